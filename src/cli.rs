@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 /// Predicts GPU out-of-memory of running pods and acts before it happens.
@@ -23,6 +24,12 @@ pub enum Command {
     Agent(crate::agent::Args),
     /// Run in the cluster: forecast, decide, act.
     Controller(crate::controller::Args),
+    /// Print the custom resource definitions, or write them into a directory.
+    Crd {
+        /// Directory to write one file per definition into; without it they go to standard output.
+        #[arg(long)]
+        directory: Option<std::path::PathBuf>,
+    },
 }
 
 impl Cli {
@@ -32,6 +39,27 @@ impl Cli {
         match self.command {
             Command::Agent(args) => crate::agent::main(args),
             Command::Controller(args) => crate::controller::main(args),
+            Command::Crd { directory } => match print_crds(directory.as_deref()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => fail(&error),
+            },
         }
     }
+}
+
+fn print_crds(directory: Option<&std::path::Path>) -> anyhow::Result<()> {
+    for (file, definition) in crate::api::crd::all() {
+        let yaml = crate::api::crd::yaml(&definition)?;
+        match directory {
+            Some(directory) => std::fs::write(directory.join(file), yaml)
+                .with_context(|| format!("writing {}", directory.join(file).display()))?,
+            None => print!("---\n{yaml}"),
+        }
+    }
+    Ok(())
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("gpumem: {error:#}");
+    ExitCode::FAILURE
 }

@@ -3,3 +3,11 @@
 pub mod names;
 
 pub mod usage;
+
+pub mod policy;
+
+pub mod profile;
+
+pub mod convert;
+
+pub mod crd;

@@ -1,5 +1,7 @@
 //! Under construction.
 
+pub mod fleet;
+
 /// Flags of the controller.
 #[derive(Debug, clap::Args)]
 pub struct Args {}
