@@ -35,5 +35,6 @@ pub mod signals;
 pub mod workload;
 
 pub mod cli;
+pub mod library;
 
 mod nvml;

@@ -7,6 +7,7 @@
 
 mod abi;
 mod device;
+mod location;
 mod processes;
 mod session;
 mod system;
