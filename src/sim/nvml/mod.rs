@@ -8,6 +8,7 @@
 mod abi;
 mod device;
 mod location;
+mod mig;
 mod processes;
 mod session;
 mod system;

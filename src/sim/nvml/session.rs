@@ -93,7 +93,7 @@ pub fn shutdown() -> Result<(), Code> {
 
 /// The driver's state, for calls that concern no device.
 pub fn state() -> Result<State, Code> {
-    ask().map_err(|code| if code == Code::GpuIsLost { Code::DriverNotLoaded } else { code })
+    refuse(None).map_err(|code| if code == Code::GpuIsLost { Code::DriverNotLoaded } else { code })
 }
 
 /// A handle for a device, or for an instance on it.

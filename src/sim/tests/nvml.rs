@@ -1,5 +1,6 @@
 //! The built library, loaded by the same reader that the agent uses.
 
+use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use gpumem_sim::library;
@@ -238,7 +239,8 @@ fn a_hung_call_returns_once_released_and_stops_no_other_device() {
 #[test]
 fn without_a_driver_init_says_so() {
     let folder = Folder::new();
-    // Without a socket beside the library it asks the default place, where no test has a driver.
+    // A socket that nobody listens on; without one the library would ask where the environment says.
+    drop(UnixListener::bind(folder.socket()).unwrap());
     assert!(matches!(load(&folder), Err(NvmlError::DriverNotLoaded)));
 }
 
