@@ -58,7 +58,7 @@ async fn a_statefulset_pod_that_was_created_anew_is_not_evicted_for_its_predeces
     let pods: Api<Pod> = scene.api();
     pods.delete("leaker-0", &DeleteParams::default().grace_period(0)).await?;
     // The same name comes back with another UID and a shape that does not leak.
-    scene.apply(&scene.workload("apps/v1", "StatefulSet", "leaker", 3, "plateau:size=20GiB")).await?;
+    scene.apply(&scene.workload("apps/v1", "StatefulSet", "leaker", 3, "plateau:at=20GiB")).await?;
     let second = until("a new pod of the same name", Duration::from_secs(60), || async {
         Ok(pods.get_opt("leaker-0").await?.and_then(|pod| pod.metadata.uid).filter(|uid| *uid != first))
     })

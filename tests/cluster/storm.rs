@@ -191,7 +191,7 @@ async fn storm_6_an_api_server_that_is_away_for_a_minute_harms_nobody() -> Resul
     let world = World::find().await?;
     let scene = Scene::open(&world, "storm-api").await?;
     scene.enforce("p", "leaker", |_| {}).await?;
-    scene.deploy("steady", 5, "plateau:size=30GiB").await?;
+    scene.deploy("steady", 5, "plateau:at=30GiB").await?;
     scene.deploy("leaker", 6, "leak:from=20GiB,rate=200MiB/s,start=70s").await?;
     let steady = scene.running("steady").await?;
     let uid = scene.running("leaker").await?;
