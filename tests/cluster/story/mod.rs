@@ -4,6 +4,8 @@
 //! `make demo` plays it for people, `tests/cluster` asserts it. Everything shown is read from the API server, the agents,
 //! the controller and the driver, as a user would read it.
 
+#![allow(dead_code)] // shared by the demo and the tests: each uses its part
+
 pub mod cast;
 pub mod frame;
 pub mod plan;

@@ -91,7 +91,7 @@ impl Plan {
 
     /// Shape of the leaking trainers, in the words of `gpumem sim workload --shape`.
     pub fn leak(&self) -> String {
-        let stop = self.leak_stops_after.map(|mib| format!(",until={}MiB", 1024 + mib)).unwrap_or_default();
+        let stop = self.leak_stops_after.map(|mib| format!(",stop={}MiB", 1024 + mib)).unwrap_or_default();
         format!("leak:from=1GiB,rate={}MiB/s,start={}s{stop}", self.leak_rate, self.leak_start)
     }
 
@@ -100,7 +100,7 @@ impl Plan {
         match role {
             Role::Guarded | Role::Unguarded => self.leak(),
             Role::Plateau => "load:to=71GiB,over=8s".to_owned(),
-            Role::Pool => "pool:size=72GiB".to_owned(),
+            Role::Pool => "pool:at=72GiB".to_owned(),
         }
     }
 }
