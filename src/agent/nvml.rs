@@ -318,9 +318,8 @@ impl<O: Observer> Reader<'_, O> {
                     });
                 }
                 Err(error) if is_missing(&error) => *has_reserved = false,
-                // An old driver under a new library.
-                Err(NvmlError::InvalidArg | NvmlError::UnexpectedVariant(_)) => {}
-                Err(error) if is_unsupported(&error) => return Reading::NotSupported,
+                // An old driver under a new library, or a device that has no counters at all: the first version tells.
+                Err(NvmlError::InvalidArg | NvmlError::UnexpectedVariant(_) | NvmlError::NotSupported) => {}
                 Err(error) => return Reading::Failed(self.failed("memory", &error)),
             }
         }

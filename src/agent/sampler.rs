@@ -104,8 +104,8 @@ enum Verdict {
     Lost,
     /// Every device refuses.
     Refused,
-    /// The driver as a whole is gone.
-    Gone,
+    /// The driver as a whole is gone, or every GPU is lost: a reload of the driver looks like that too.
+    Gone(QueryFailure),
 }
 
 // === impl Shared ===
@@ -194,10 +194,13 @@ impl Sampler {
             let sample = self.in_driver(|sampler| driver.read(at, &Told(&sampler.shared)));
             let verdict = judge(&sample);
             match verdict {
-                Verdict::Gone => {
-                    warn!("the driver is gone; opening it again");
-                    let reason = "the driver was unloaded or replaced".to_owned();
-                    self.publish(&sample, ticks, NvmlState::Down { reason }, "driver_gone");
+                Verdict::Gone(failure) => {
+                    let reason = match failure {
+                        QueryFailure::DeviceLost => "every GPU is lost, or the driver was reloaded",
+                        _ => "the driver was unloaded or replaced",
+                    };
+                    warn!(reason, "opening the driver again");
+                    self.publish(&sample, ticks, NvmlState::Down { reason: reason.to_owned() }, failure.kind());
                     return None;
                 }
                 Verdict::Refused if refusals + 1 >= REFUSALS => {
@@ -309,7 +312,9 @@ fn judge(sample: &RawSample) -> Verdict {
     let refuses =
         |failure: &Option<QueryFailure>| matches!(failure, Some(QueryFailure::NoPermission | QueryFailure::Unknown));
     if has(QueryFailure::DriverGone) {
-        Verdict::Gone
+        Verdict::Gone(QueryFailure::DriverGone)
+    } else if !all.is_empty() && all.iter().all(|failure| *failure == Some(QueryFailure::DeviceLost)) {
+        Verdict::Gone(QueryFailure::DeviceLost)
     } else if !all.is_empty() && all.iter().all(refuses) {
         Verdict::Refused
     } else if has(QueryFailure::DeviceLost) {
