@@ -105,13 +105,11 @@ fn parse_head(head: &str) -> Result<(usize, DeviceSpec), String> {
     }
     let (model, count) = head.split_once(':').unwrap_or((head, "1"));
     let count = count.trim().parse().map_err(bad_count)?;
-    match MODELS.iter().find(|(known, ..)| known.eq_ignore_ascii_case(model.trim())) {
-        Some((_, name, total, reserved)) => Ok((count, blank((*name).to_owned(), total * MIB, reserved * MIB))),
-        None => {
-            let known: Vec<&str> = MODELS.iter().map(|(known, ..)| *known).collect();
-            Err(format!("`{model}` is not a known model; use one of {} or COUNTxSIZE", known.join(", ")))
-        }
+    if let Some((_, name, total, reserved)) = MODELS.iter().find(|(id, ..)| id.eq_ignore_ascii_case(model.trim())) {
+        return Ok((count, blank((*name).to_owned(), total * MIB, reserved * MIB)));
     }
+    let known: Vec<&str> = MODELS.iter().map(|(id, ..)| *id).collect();
+    Err(format!("`{model}` is not a known model; use one of {} or COUNTxSIZE", known.join(", ")))
 }
 
 fn blank(name: String, total: u64, reserved: u64) -> DeviceSpec {
