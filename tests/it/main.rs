@@ -1,1 +1,3 @@
-fn main() {}
+//! Tests of the parts together, in one process: no network beyond loopback, no cluster, no GPU.
+
+mod tidy;

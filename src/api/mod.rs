@@ -1,0 +1,13 @@
+//! What travels: the custom resources, the agent's `/v1/usage`, and every name that must be the same everywhere.
+
+pub mod names;
+
+pub mod usage;
+
+pub mod policy;
+
+pub mod profile;
+
+pub mod convert;
+
+pub mod crd;

@@ -1,0 +1,195 @@
+//! `GET /v1/usage?since=<epoch>.<seq>`: what an agent tells the controller.
+//!
+//! An answer holds, for every container on every device of the node, the samples later than the cursor, or the whole state
+//! of the series when the agent does not know the cursor (its restart, or a gap longer than its raw ring). All moments are
+//! on the node's monotonic clock; the answer carries that clock's `now`, so a reader computes ages without any wall clock.
+//! After an agent's restart the moments go on (same boot), so a reader's series continues with a gap; a reboot shows in
+//! `boot_id`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use gpumem_engine::identity::{ContainerId, DeviceKey, PodUid};
+use gpumem_engine::quantity::{Bytes, Moment};
+use gpumem_engine::sample::DeviceMemory;
+use gpumem_engine::series::{Point, Segment, Series};
+use gpumem_engine::usage::Attribution;
+use serde::{Deserialize, Serialize};
+
+/// Path of the answer.
+pub const PATH: &str = "/v1/usage";
+/// Version of the wire format; a reader refuses others.
+pub const FORMAT: u32 = 1;
+
+/// Where a reader stands: the agent's run and the last sample it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cursor {
+    /// Drawn at random when the agent starts.
+    pub epoch: u64,
+    /// Number of the last sample cycle included.
+    pub seq: u64,
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.epoch, self.seq)
+    }
+}
+
+impl FromStr for Cursor {
+    type Err = CursorError;
+    fn from_str(text: &str) -> Result<Self, CursorError> {
+        let (epoch, seq) = text.split_once('.').ok_or(CursorError)?;
+        Ok(Self { epoch: epoch.parse().map_err(|_| CursorError)?, seq: seq.parse().map_err(|_| CursorError)? })
+    }
+}
+
+/// A cursor that is not `<epoch>.<seq>`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a cursor is written <epoch>.<seq>, two decimal numbers")]
+pub struct CursorError;
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UsageReport {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Version of the agent, for people.
+    pub agent_version: String,
+    /// Name of the node, as the agent was told by the downward API.
+    pub node: String,
+    /// `/proc/sys/kernel/random/boot_id`: moments of different boots do not compare.
+    pub boot_id: String,
+    /// Give this back as `since`.
+    pub cursor: Cursor,
+    /// The monotonic clock when the answer was written.
+    pub now: Moment,
+    /// Sampling interval in milliseconds.
+    pub interval_ms: u64,
+    /// True where the driver is simulated.
+    pub simulated: bool,
+    /// State of NVML on the node.
+    pub nvml: NvmlState,
+    /// Every device of the newest sample.
+    pub devices: Vec<DeviceReport>,
+    /// Every pod that has a series in `series`.
+    pub pods: Vec<PodReport>,
+    /// One entry for each container on each device that holds memory, or held some after the cursor.
+    pub series: Vec<SeriesReport>,
+}
+
+/// State of NVML on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state")]
+pub enum NvmlState {
+    /// It answers.
+    Up {
+        /// Version of the driver.
+        driver: String,
+    },
+    /// There is none on this node; proven, not guessed.
+    Absent {
+        /// What was tried.
+        reason: String,
+    },
+    /// It should be there and fails; the agent keeps trying.
+    Down {
+        /// The last error.
+        reason: String,
+    },
+}
+
+/// A device in its newest sample.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// Which device.
+    pub device: DeviceKey,
+    /// NVML's index of the GPU.
+    pub index: u32,
+    /// Product name.
+    pub model: String,
+    /// When it was read.
+    pub at: Moment,
+    /// Its memory; `None` when the query failed or is not supported.
+    pub memory: Option<DeviceMemory>,
+    /// Used by nobody we can name; `None` while `memory` is.
+    pub unattributed: Option<Bytes>,
+    /// How far the split can be trusted.
+    pub attribution: Attribution,
+}
+
+/// A pod as the agent's own watch shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodReport {
+    /// UID.
+    pub uid: PodUid,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of our own group only.
+    pub annotations: BTreeMap<String, String>,
+    /// The owner reference with `controller: true`.
+    pub owner: Option<OwnerReport>,
+    /// True once a deletion timestamp is set.
+    pub terminating: bool,
+}
+
+/// Controller of a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnerReport {
+    /// API version, e.g. `apps/v1`.
+    pub api_version: String,
+    /// Kind, e.g. `ReplicaSet`.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+}
+
+/// One container on one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SeriesReport {
+    /// Which device.
+    pub device: DeviceKey,
+    /// Which pod.
+    pub pod: PodUid,
+    /// Name of the container in the pod's spec.
+    pub container: String,
+    /// Its current instance.
+    pub container_id: ContainerId,
+    /// The news.
+    pub data: SeriesData,
+}
+
+/// Samples since the cursor, or everything.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum SeriesData {
+    /// The samples later than the cursor, oldest first; empty when there was none.
+    Samples {
+        /// Their segment.
+        segment: Segment,
+        /// The samples.
+        points: Vec<Point>,
+    },
+    /// The whole series.
+    State(Box<Series>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_reads_back_as_written() {
+        let cursor = Cursor { epoch: u64::MAX, seq: 17 };
+        assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        for bad in ["", "1", "1.", ".2", "a.b", "1.2.3", "-1.2"] {
+            assert_eq!(bad.parse::<Cursor>(), Err(CursorError), "{bad}");
+        }
+    }
+}
