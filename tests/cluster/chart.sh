@@ -147,6 +147,10 @@ live() {
     $kubectl get clusterrole,clusterrolebinding -o name | grep gpu-memory-operator >>"$work/left" || true
     if [ -s "$work/left" ]; then bad "uninstall leaves nothing" "$work/left"; else ok "uninstall leaves nothing"; fi
     expect "but the definitions" $kubectl get crd gpumemorypolicies.gpumem.dev
+    for file in "$checkout"/deploy/examples/*.yaml; do
+      sed "s/namespace: team-[ab]/namespace: $space/" "$file" >"$work/render"
+      expect "example $(basename "$file") is accepted" $kubectl apply --dry-run=server --validate=strict -f "$work/render"
+    done
     expect "a second install adopts them" $helm install t "$chart" -n $space --set controller.replicas=0
     $helm uninstall t -n $space --no-hooks >/dev/null
     $kubectl delete namespace $space $space-strict --wait=false >/dev/null
