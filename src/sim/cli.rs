@@ -44,10 +44,10 @@ pub struct DriverArgs {
     /// Where to listen
     #[command(flatten)]
     pub socket: Socket,
-    /// Devices: MODEL[:COUNT] or COUNTxSIZE, then name=, mem=, reserved=, mig=; groups separated by `;`
+    /// Devices: `MODEL[:COUNT]` or `COUNTxSIZE`, then name=, mem=, reserved=, mig=; groups separated by `;`
     #[arg(long, env = "GPUMEM_SIM_DEVICES", default_value = "H200:1", value_name = "SPEC")]
     pub devices: String,
-    /// Name of the machine, from which UUIDs are made [default: the host name]
+    /// Name of the machine, from which UUIDs are made; the host name if not given
     #[arg(long, env = "NODE_NAME")]
     pub node: Option<String>,
     /// What a context costs on a whole device

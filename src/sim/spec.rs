@@ -11,7 +11,7 @@ use crate::units::parse_size;
 
 const MIB: u64 = 1 << 20;
 
-/// Model, name as NVML gives it, and total and reserved MiB. H200 as measured; the others as published.
+/// Model, name as NVML gives it, and total and reserved MiB. H200 as measured; the others rough, from memory: good for trying, not for figures.
 const MODELS: [(&str, &str, u64, u64); 7] = [
     ("H200", "NVIDIA H200", 143_771, 616),
     ("H100", "NVIDIA H100 80GB HBM3", 81_559, 551),
