@@ -4,6 +4,7 @@
 //! saturating curves and growth under spikes alike (Gardner and McKenzie's damped trend, fitted to floors of blocks
 //! instead of smoothed samples): what differs between them is how the parts rise, not what follows from it.
 
+use super::stairs::{Stairs, stairs};
 use super::window::{PARTS, Signal, Window, windows};
 use crate::series::{SCALES, Series};
 
@@ -22,10 +23,10 @@ pub(super) struct Trend {
     pub(super) seen: f64,
     /// Length of the window the slope was taken from.
     pub(super) near: f64,
-    /// Largest rise from one block to the next.
-    pub(super) jump: f64,
-    /// Highest reading of the window the slope was taken from.
+    /// Where the next excursion would reach.
     pub(super) top: f64,
+    /// Where growth comes in regular steps: when the next one is due.
+    pub(super) stairs: Option<Stairs>,
 }
 
 /// What least squares and counting say of one window.
@@ -94,6 +95,14 @@ impl Shape {
         Some(shape)
     }
 
+    /// A longer window takes the place of a shorter one where it is more exact and tells the same story.
+    fn improves_on(&self, kept: &Self) -> bool {
+        let (own, other) = (self.slope_error / self.slope, kept.slope_error / kept.slope);
+        let apart = (self.slope / kept.slope).ln().abs();
+        let straight = (self.second_half / self.first_half.max(1.0)).clamp(0.01, 100.0).ln().abs() < 0.25;
+        own < other && (other > 0.1 || (straight && apart < (2.0 * own.hypot(other)).max(0.1)))
+    }
+
     /// Both envelopes rise, most parts above the one before, and no single step makes up the growth.
     fn rises(&self, long: bool) -> bool {
         let share = if long { 0.5 } else { 0.7 };
@@ -138,15 +147,15 @@ pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) ->
         if !shape.rises(window.length() >= horizon / 2.0) {
             continue;
         }
-        let better = near.is_none_or(|(_, kept)| {
-            kept.slope_error > 0.1 * kept.slope && shape.slope_error * kept.slope < kept.slope_error * shape.slope
-        });
-        if better {
+        if near.is_none_or(|(_, kept)| shape.improves_on(&kept)) {
             near = Some((window, shape));
         }
         far = Some((window, shape));
     }
-    let ((near, close), (far, wide)) = (near?, far?);
+    let regular = stairs(series, signal, horizon, from);
+    let (Some((near, close)), Some((far, wide))) = (near, far) else {
+        return Some(Trend::of_stairs(regular?));
+    };
     if stopped(series, signal, from, shortest, (&near, &close), &far) {
         return None;
     }
@@ -159,8 +168,8 @@ pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) ->
         bend_error: (noise / first).clamp(0.02, 1.0),
         seen: far.length(),
         near: near.length(),
-        jump: far.jump,
-        top: near.top(),
+        top: near.top().max(near.floor_now() + far.excursion()),
+        stairs: regular,
     })
 }
 
@@ -203,10 +212,28 @@ fn stopped(
 }
 
 impl Trend {
+    /// Too few steps to fill a window, but regular ones.
+    fn of_stairs(stairs: Stairs) -> Self {
+        let seen = stairs.gap * stairs.count;
+        Self {
+            slope: stairs.size / stairs.gap,
+            error: stairs.shake / stairs.count.sqrt(),
+            bend: 1.0,
+            bend_error: 0.02,
+            seen,
+            near: seen,
+            top: 0.0,
+            stairs: Some(stairs),
+        }
+    }
+
     /// Rise in bytes after `seconds`, with the bend moved by `shift` standard errors. Never falls with time.
     pub(super) fn rise(&self, seconds: f64, shift: f64) -> f64 {
         let bend = (self.bend + shift * self.bend_error).clamp(0.02, 4.0);
         let half = self.seen / 2.0;
+        if let Some(stairs) = self.stairs.filter(|_| (0.7..1.4).contains(&self.bend)) {
+            return stairs.rise(seconds);
+        }
         if bend < 0.97 {
             let decay = half / -bend.ln();
             self.slope * decay * (1.0 - (-seconds / decay).exp())

@@ -113,4 +113,16 @@ impl Window {
     pub(super) fn top(&self) -> f64 {
         self.parts.iter().fold(0.0, |top, part| top.max(part.ceiling))
     }
+
+    /// Floor of the newest part.
+    pub(super) fn floor_now(&self) -> f64 {
+        self.sampled().last().map_or(0.0, |(_, part)| part.floor)
+    }
+
+    /// Highest rise that was given back: a ceiling above the floor of the part that follows.
+    pub(super) fn excursion(&self) -> f64 {
+        let floors = self.sampled().skip(1).map(|(_, part)| part.floor);
+        let returned = self.sampled().zip(floors).map(|((_, part), next)| part.ceiling - next.max(part.floor));
+        returned.fold(0.0, f64::max)
+    }
 }
