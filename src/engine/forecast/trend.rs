@@ -5,7 +5,7 @@
 //! instead of smoothed samples): what differs between them is how the parts rise, not what follows from it.
 
 use super::stairs::{Stairs, stairs};
-use super::window::{PARTS, Signal, Window, windows};
+use super::window::{Signal, Window, windows};
 use crate::series::{SCALES, Series};
 
 /// Lasting growth as a curve into the future.
@@ -17,6 +17,8 @@ pub(super) struct Trend {
     pub(super) error: f64,
     /// Rise of the second half of the longest rising window over that of the first: 1 is a line, less slows down.
     pub(super) bend: f64,
+    /// Bytes per second gained each second, where near and far agree that it speeds up.
+    pub(super) gain: f64,
     /// Standard error of `bend`.
     pub(super) bend_error: f64,
     /// Length of that window in seconds: how much past speaks for the growth.
@@ -49,9 +51,9 @@ impl Shape {
     /// is a return, not growth.
     fn of(window: &Window, explored: f64) -> Option<Self> {
         let present = window.sampled().count();
-        let newest_missing = window.parts.last().is_none_or(|part| part.samples == 0);
-        let oldest_missing = window.parts.iter().take(2).all(|part| part.samples == 0);
-        if present < 5 || newest_missing || oldest_missing {
+        let newest_missing = window.parts().last().is_none_or(|part| part.samples == 0);
+        let oldest_missing = window.parts().iter().take(2).all(|part| part.samples == 0);
+        if present + 3 < window.parts().len().max(8) || newest_missing || oldest_missing {
             return None;
         }
         let points = || window.sampled().map(|(place, part)| (place as f64 * window.part, part.floor.max(explored)));
@@ -86,13 +88,20 @@ impl Shape {
             );
             slope * window.length() / 2.0
         };
-        shape.first_half = half(0, PARTS / 2);
-        shape.second_half = half(PARTS / 2 - 1, PARTS - 1);
+        let parts = window.parts().len();
+        shape.first_half = half(0, parts / 2);
+        shape.second_half = half(parts / 2 - 1, parts - 1);
         let top = |from: usize, to: usize| {
-            window.parts.iter().take(to).skip(from).fold(0.0_f64, |top, part| top.max(part.ceiling))
+            window.parts().iter().take(to).skip(from).fold(0.0_f64, |top, part| top.max(part.ceiling))
         };
-        shape.ceiling_rise = top(PARTS / 2, PARTS) - top(0, PARTS / 2);
+        shape.ceiling_rise = top(parts / 2, parts) - top(0, parts / 2);
         Some(shape)
+    }
+
+    /// Bytes per second gained each second, from one half to the other.
+    fn gain(&self, window: &Window) -> f64 {
+        let half = window.length() / 2.0;
+        (self.second_half - self.first_half) / (half * half)
     }
 
     /// A longer window takes the place of a shorter one where it is more exact and tells the same story.
@@ -161,8 +170,11 @@ pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) ->
     }
     let noise = wide.residual * 1.5;
     let first = wide.first_half.max(1.0);
+    // A flat start followed by a line looks convex from afar; half as far it is a line. What speeds up does so in both.
+    let gain = middle(series, signal, from, &far).map_or(0.0, |(half, shape)| wide.gain(&far).min(shape.gain(&half)).max(0.0));
     Some(Trend {
-        slope: close.slope,
+        slope: close.slope + 0.5 * gain * near.length(),
+        gain,
         error: close.slope_error / close.slope,
         bend: (wide.second_half / first).clamp(0.02, 4.0),
         bend_error: (noise / first).clamp(0.02, 1.0),
@@ -171,6 +183,12 @@ pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) ->
         top: near.top().max(near.floor_now() + far.excursion()),
         stairs: regular,
     })
+}
+
+/// The window about half as long as `far`.
+fn middle(series: &Series, signal: Signal, from: f64, far: &Window) -> Option<(Window, Shape)> {
+    let window = windows(series, signal, 0.3 * far.length(), 0.67 * far.length(), from).last()?;
+    Some((window, Shape::of(&window, 0.0)?))
 }
 
 /// Highest floor held before the window by blocks at least as long as the window's own.
@@ -219,6 +237,7 @@ impl Trend {
             slope: stairs.size / stairs.gap,
             error: stairs.shake / stairs.count.sqrt(),
             bend: 1.0,
+            gain: 0.0,
             bend_error: 0.02,
             seen,
             near: seen,
@@ -237,10 +256,12 @@ impl Trend {
         if bend < 0.97 {
             let decay = half / -bend.ln();
             self.slope * decay * (1.0 - (-seconds / decay).exp())
-        } else if bend > 1.1 {
-            // Quadratic rather than exponential: a list of growing tensors, not a chain reaction.
-            let gain = self.slope * (bend - 1.0) / f64::midpoint(bend, 1.0) / half;
-            self.slope * seconds + 0.5 * gain * seconds * seconds
+        } else if self.gain > 0.0 {
+            // Speeding up is believed for as long as it was seen, then the slope stays: a list of growing tensors is not
+            // a chain reaction.
+            let while_growing = seconds.min(self.seen);
+            let gain = self.gain * (1.0 + 0.3 * shift);
+            self.slope * seconds + gain * while_growing * (seconds - 0.5 * while_growing)
         } else {
             self.slope * seconds
         }
