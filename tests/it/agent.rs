@@ -1,6 +1,8 @@
 //! The agent against the simulated driver: whose memory is it, and under which name. Numbers T… are those of the notes on
 //! monitoring.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
 use gpumem_sim::protocol::Fault;
 
 use crate::support::{Api, GIB, Node, api::pod, cgroup, container_id, eventually, uid};

@@ -1,5 +1,7 @@
 //! The agent and a driver that fails: other devices go on, nothing looks idle, and it comes back by itself.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
 use std::time::Duration;
 
 use gpumem_sim::protocol::Fault;

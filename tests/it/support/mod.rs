@@ -1,6 +1,7 @@
 //! A node for the agent, without root and without a GPU: a simulated driver behind its real library, processes that hold
 //! memory there, a `/proc` of our own making, and a Kubernetes API that serves pods.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 #![allow(dead_code, reason = "tests and benchmark use different parts")]
 
 pub mod api;
@@ -30,7 +31,7 @@ pub const GIB: u64 = 1 << 30;
 /// What a context costs here: nothing, so that tests can write round numbers.
 const COSTS: Costs = Costs { context: 0, context_mig: 0, unattributed: 0 };
 /// Far longer than anything takes, even on a machine busy with other things.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 
 /// A folder that is removed at the end.
 pub struct Folder(pub PathBuf);
@@ -129,9 +130,13 @@ impl Node {
 
     /// The agent on this node, sampling ten times a second.
     pub fn agent(&self) -> AgentBuilder {
+        self.agent_every("100ms")
+    }
+
+    pub fn agent_every(&self, interval: &str) -> AgentBuilder {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpumem"));
         command
-            .args(["agent", "--node-name", NODE, "--interval", "100ms", "--listen", "127.0.0.1:0"])
+            .args(["agent", "--node-name", NODE, "--interval", interval, "--listen", "127.0.0.1:0"])
             .args(["--usage-listen", "127.0.0.1:0"])
             .arg("--proc")
             .arg(self.proc())
