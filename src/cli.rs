@@ -24,6 +24,9 @@ pub enum Command {
     Agent(crate::agent::Args),
     /// Run in the cluster: forecast, decide, act.
     Controller(crate::controller::Args),
+    /// Play the driver, or a process on it, where there is no GPU.
+    #[command(subcommand)]
+    Sim(gpumem_sim::cli::Command),
     /// Print the custom resource definitions, or write them into a directory.
     Crd {
         /// Directory to write one file per definition into; without it they go to standard output.
@@ -39,6 +42,7 @@ impl Cli {
         match self.command {
             Command::Agent(args) => crate::agent::main(args),
             Command::Controller(args) => crate::controller::main(args),
+            Command::Sim(command) => command.run(),
             Command::Crd { directory } => match print_crds(directory.as_deref()) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => fail(&error),

@@ -31,3 +31,29 @@ pub struct Observation {
     /// Age of the newest sample now.
     pub sample_age: Duration,
 }
+
+/// Everything the agents reported.
+#[derive(Debug, Default)]
+pub struct Fleet {}
+
+impl Fleet {
+    /// Observes every container that holds GPU memory in `namespace`, of the pods that `select` picks, under the policy's
+    /// question. Containers the policy does not look at are left out.
+    pub fn observe(
+        &mut self,
+        _now: std::time::Instant,
+        _namespace: &str,
+        _select: impl Fn(&PodReport) -> bool,
+        _policy: &gpumem_engine::policy::Policy,
+    ) -> Vec<Observation> {
+        Vec::new()
+    }
+
+    /// Pods that more than one node claims, with those nodes. Their forecasts are `Unknown` until [`Fleet::settle`].
+    pub fn conflicts(&self) -> Vec<(gpumem_engine::identity::PodUid, Vec<String>)> {
+        Vec::new()
+    }
+
+    /// The API's word on a pod that several nodes claim: it runs on `node`, or nowhere (`None`).
+    pub fn settle(&mut self, _pod: &gpumem_engine::identity::PodUid, _node: Option<&str>) {}
+}

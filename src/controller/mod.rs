@@ -1,6 +1,14 @@
 //! Under construction.
 
+pub mod context;
+
 pub mod fleet;
+
+pub mod health;
+
+pub mod leader;
+
+pub mod metrics;
 
 /// Flags of the controller.
 #[derive(Debug, clap::Args)]

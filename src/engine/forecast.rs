@@ -4,7 +4,17 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::quantity::{Bytes, BytesPerSecond};
+use crate::quantity::{Bytes, BytesPerSecond, Moment};
+use crate::series::Series;
+
+mod device;
+mod hazard;
+mod passage;
+mod reason;
+#[cfg(test)]
+mod tests;
+mod trend;
+mod window;
 
 /// What is asked of a series.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,9 +135,6 @@ impl Unknown {
     }
 }
 
-use crate::quantity::Moment;
-use crate::series::Series;
-
 /// A container on a device, as [`forecast_device`] sees it.
 #[derive(Clone, Debug)]
 pub struct Tenant<'a> {
@@ -143,19 +150,10 @@ pub struct Tenant<'a> {
 /// `usable` is the device's memory less the driver's share, `unattributed` what is used but by nobody we know; `None` for
 /// either gives `Unknown`. Answers come in the order of `tenants`.
 pub fn forecast_device(
-    _now: Moment,
-    _usable: Option<Bytes>,
-    _unattributed: Option<Bytes>,
+    now: Moment,
+    usable: Option<Bytes>,
+    unattributed: Option<Bytes>,
     tenants: &[Tenant<'_>],
 ) -> Vec<Forecast> {
-    // Replaced by the real forecast; until then the honest answer.
-    tenants
-        .iter()
-        .map(|_| Forecast {
-            class: Class::Unknown,
-            growth: None,
-            outlook: Outlook::Unknown { why: Unknown::Inconclusive },
-            reason: String::new(),
-        })
-        .collect()
+    device::forecast(now, usable, unattributed, tenants)
 }

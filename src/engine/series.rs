@@ -2,12 +2,21 @@
 //!
 //! Flows in: points in time order. Flows out: the state every forecast reads. A gap stays a gap, a late point is counted
 //! and left out, a new container instance starts a new segment; nothing is interpolated.
+//!
+//! Blocks have fixed durations, not fixed numbers of samples, so that a series sampled once a second and one sampled once
+//! a minute describe the same curve by the same blocks.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
 use crate::quantity::{Bytes, Moment};
+
+mod ring;
+#[cfg(test)]
+mod tests;
+
+pub use ring::{Block, Ring};
 
 /// Which run of the container a point belongs to: changes with the container id, the pod or the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -22,6 +31,7 @@ pub struct Point {
     /// Memory of all processes of the container on the device.
     pub used: Bytes,
     /// What the framework's allocator says, where the container carries the hook.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocator: Option<AllocatorPoint>,
 }
 
@@ -47,6 +57,33 @@ pub enum Pushed {
     Late,
 }
 
+/// How an earlier run of the same container on the same device ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Highest `used` it reached.
+    pub peak: Bytes,
+    /// How long it ran, in seconds.
+    pub seconds: u32,
+}
+
+/// Points kept as they came, for `/v1/usage` deltas: forty seconds at 1 Hz, eight pulls of the controller.
+pub const RAW_POINTS: usize = 40;
+
+/// Duration in seconds and number of the blocks kept: a minute and a half in detail, a day in outline.
+pub const SCALES: [(u32, usize); 5] = [(2, 48), (10, 48), (60, 48), (600, 36), (3600, 24)];
+
+/// Earlier runs remembered.
+const ATTEMPTS: usize = 4;
+
+/// A fall below this share of the peak is a new life of the workload, not a cache given back: the process is gone.
+const NEW_LIFE: f64 = 0.02;
+
+/// A fall below this share of the peak is a reset: afterwards only levels above the old peak are new.
+const RESET: f64 = 0.5;
+
+/// A new maximum by less than this share of the old one is jitter, not a record.
+const RECORD: f64 = 0.002;
+
 /// The bounded state of one series.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
@@ -55,32 +92,62 @@ pub struct Series {
     raw: VecDeque<Point>,
     samples: u64,
     peak: Bytes,
+    state: State,
+    rings: [Ring; SCALES.len()],
 }
 
-/// Points kept as they came, for `/v1/usage` deltas and short windows: two minutes at 1 Hz.
-pub const RAW_POINTS: usize = 120;
+/// What blocks cannot tell: it reaches back to the start of the segment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct State {
+    /// Start of the current life within the segment.
+    born: Moment,
+    /// Highest `used` of the current life.
+    peak: Bytes,
+    /// Highest `used` since the last reset, and the peak before it.
+    since_reset: Bytes,
+    before_reset: Bytes,
+    /// When the last record was set, how many there were, and their mean excess.
+    record_at: Moment,
+    records: u32,
+    excess: Bytes,
+    /// Typical distance of samples in milliseconds; zero while unknown.
+    interval: u32,
+    /// Points that came too late or twice.
+    refused: u32,
+    attempts: Vec<Attempt>,
+}
 
 impl Series {
     /// Takes a point, or says why not. A segment other than the current one starts the series anew.
     pub fn push(&mut self, segment: Segment, point: Point) -> Pushed {
-        if let Some(newest) = self.raw.back().filter(|_| self.segment == Some(segment)) {
-            if point.at == newest.at {
-                return Pushed::Duplicate;
+        let newest = self.raw.back().copied().filter(|_| self.segment == Some(segment));
+        if let Some(newest) = newest {
+            if point.at <= newest.at {
+                self.state.refused = self.state.refused.saturating_add(1);
+                return if point.at == newest.at { Pushed::Duplicate } else { Pushed::Late };
             }
-            if point.at < newest.at {
-                return Pushed::Late;
-            }
+            self.state.measure_interval(point.at.since(newest.at).as_millis() as f64);
         }
         let outcome = if self.segment == Some(segment) { Pushed::Appended } else { Pushed::NewSegment };
         if outcome == Pushed::NewSegment {
-            *self = Self { segment: Some(segment), started: Some(point.at), ..Self::default() };
+            let state = self.state.reborn(self.raw.back().map(|last| last.at), point.at);
+            *self = Self { segment: Some(segment), started: Some(point.at), state, ..Self::default() };
+        } else if point.used.as_f64() < NEW_LIFE * self.state.peak.as_f64() {
+            self.state = self.state.reborn(newest.map(|last| last.at), point.at);
+            self.rings = Default::default();
         }
-        if self.raw.len() == RAW_POINTS {
+        if self.raw.len() >= RAW_POINTS {
             self.raw.pop_front();
+        } else if self.raw.len() == self.raw.capacity() {
+            self.raw.reserve_exact(RAW_POINTS - self.raw.len());
         }
         self.raw.push_back(point);
         self.samples += 1;
         self.peak = self.peak.max(point.used);
+        self.state.take(point);
+        for (ring, (seconds, limit)) in self.rings.iter_mut().zip(SCALES) {
+            ring.push(seconds, limit, point);
+        }
         outcome
     }
 
@@ -117,5 +184,120 @@ impl Series {
     /// Highest `used` of the current segment.
     pub fn peak(&self) -> Bytes {
         self.peak
+    }
+
+    /// When the current life began: the segment's start, or the last time memory fell to nearly nothing.
+    pub fn born(&self) -> Moment {
+        self.state.born
+    }
+
+    /// Blocks of the scale with this place in [`SCALES`].
+    pub fn ring(&self, scale: usize) -> Option<&Ring> {
+        self.rings.get(scale)
+    }
+
+    /// Peak before the last reset of the current life; zero without one. Levels below it were survived already.
+    pub fn survived(&self) -> Bytes {
+        self.state.before_reset
+    }
+
+    /// Highest `used` of the current life.
+    pub fn record(&self) -> Bytes {
+        self.state.peak
+    }
+
+    /// When the current life's last record was set.
+    pub fn record_at(&self) -> Moment {
+        self.state.record_at
+    }
+
+    /// Mean excess of a record over the one before; zero without records.
+    pub fn record_excess(&self) -> Bytes {
+        self.state.excess
+    }
+
+    /// Typical distance of samples in seconds; zero while fewer than two points came.
+    pub fn interval(&self) -> f64 {
+        f64::from(self.state.interval) / 1000.0
+    }
+
+    /// Points refused as late or duplicate in the current segment.
+    pub fn refused(&self) -> u32 {
+        self.state.refused
+    }
+
+    /// Earlier runs, oldest first.
+    pub fn attempts(&self) -> &[Attempt] {
+        &self.state.attempts
+    }
+
+    /// Bytes this series takes in memory, heap included.
+    pub fn footprint(&self) -> usize {
+        size_of::<Self>()
+            + self.raw.capacity() * size_of::<Point>()
+            + self.rings.iter().map(Ring::footprint).sum::<usize>()
+            + self.state.attempts.capacity() * size_of::<Attempt>()
+    }
+
+    /// Cuts what a careless or hostile sender made too long; the receiver of a series calls it once.
+    pub fn bounded(mut self) -> Self {
+        while self.raw.len() > RAW_POINTS {
+            self.raw.pop_front();
+        }
+        for (ring, (_, limit)) in self.rings.iter_mut().zip(SCALES) {
+            ring.truncate_to(limit);
+        }
+        self.state.attempts.truncate(ATTEMPTS);
+        self
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// Attempts outlive the life that made them; everything else starts anew.
+    fn reborn(&self, ended: Option<Moment>, born: Moment) -> Self {
+        let mut attempts = self.attempts.clone();
+        if let Some(ended) = ended {
+            if attempts.len() >= ATTEMPTS {
+                attempts.remove(0);
+            }
+            let seconds = u32::try_from(ended.since(self.born).as_secs()).unwrap_or(u32::MAX);
+            attempts.push(Attempt { peak: self.peak, seconds });
+            attempts.shrink_to_fit();
+        }
+        Self { born, record_at: born, interval: self.interval, attempts, ..Self::default() }
+    }
+
+    fn take(&mut self, point: Point) {
+        if self.peak == Bytes::ZERO || point.used.as_f64() > self.peak.as_f64() * (1.0 + RECORD) {
+            let excess = (point.used - self.peak).as_f64();
+            let mean = self.excess.as_f64();
+            // The first reading is no record: it has nothing to exceed.
+            if self.peak > Bytes::ZERO {
+                self.records = self.records.saturating_add(1);
+                self.excess = Bytes::from_f64(mean + (excess - mean) / f64::from(self.records.min(8)));
+            }
+            self.record_at = point.at;
+        }
+        self.peak = self.peak.max(point.used);
+        if point.used.as_f64() < RESET * self.since_reset.as_f64() {
+            self.before_reset = self.before_reset.max(self.since_reset);
+            self.since_reset = point.used;
+        }
+        self.since_reset = self.since_reset.max(point.used);
+    }
+
+    /// Follows the usual distance quickly and a gap hardly at all.
+    fn measure_interval(&mut self, passed: f64) {
+        let usual = f64::from(self.interval);
+        let usual = if usual <= 0.0 {
+            passed
+        } else if passed < 3.0 * usual {
+            usual + 0.1 * (passed - usual)
+        } else {
+            usual * 1.05
+        };
+        self.interval = usual.ceil() as u32;
     }
 }

@@ -35,7 +35,7 @@ pub struct DeviceUsage {
     pub model: String,
     /// The device's counters; `None` when the query failed or is not supported.
     pub memory: Option<DeviceMemory>,
-    /// Containers with at least one process on the device, ordered by key. Empty when `attribution` is not complete.
+    /// Containers with at least one process on the device, ordered by key. Empty when `attribution` is `Unavailable`.
     pub containers: Vec<ContainerUsage>,
     /// Used, but by nobody we can name: host processes, orphans, driver overhead, managed memory. `None` while `memory`
     /// is unknown.

@@ -1,0 +1,221 @@
+//! Lasting growth: is there any, how fast, does it slow down, and how sure is that.
+//!
+//! Flows in: the windows of a series. Flows out: at most one [`Trend`]. One damped envelope serves drifts, stairs,
+//! saturating curves and growth under spikes alike (Gardner and McKenzie's damped trend, fitted to floors of blocks
+//! instead of smoothed samples): what differs between them is how the parts rise, not what follows from it.
+
+use super::window::{PARTS, Signal, Window, windows};
+use crate::series::{SCALES, Series};
+
+/// Lasting growth as a curve into the future.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Trend {
+    /// Bytes per second now.
+    pub(super) slope: f64,
+    /// Relative standard error of `slope`.
+    pub(super) error: f64,
+    /// Rise of the second half of the longest rising window over that of the first: 1 is a line, less slows down.
+    pub(super) bend: f64,
+    /// Standard error of `bend`.
+    pub(super) bend_error: f64,
+    /// Length of that window in seconds: how much past speaks for the growth.
+    pub(super) seen: f64,
+    /// Length of the window the slope was taken from.
+    pub(super) near: f64,
+    /// Largest rise from one block to the next.
+    pub(super) jump: f64,
+    /// Highest reading of the window the slope was taken from.
+    pub(super) top: f64,
+}
+
+/// What least squares and counting say of one window.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Shape {
+    slope: f64,
+    slope_error: f64,
+    residual: f64,
+    first_half: f64,
+    second_half: f64,
+    rising: f64,
+    rises: f64,
+    falls: f64,
+    largest: f64,
+    ceiling_rise: f64,
+}
+
+impl Shape {
+    /// `None` where too many parts are missing. `explored` is a level already held before the window: what lies below it
+    /// is a return, not growth.
+    fn of(window: &Window, explored: f64) -> Option<Self> {
+        let present = window.sampled().count();
+        let newest_missing = window.parts.last().is_none_or(|part| part.samples == 0);
+        let oldest_missing = window.parts.iter().take(2).all(|part| part.samples == 0);
+        if present < 5 || newest_missing || oldest_missing {
+            return None;
+        }
+        let points = || window.sampled().map(|(place, part)| (place as f64 * window.part, part.floor.max(explored)));
+        let (slope, intercept, spread) = line(points());
+        let squares: f64 = points().map(|(x, y)| (y - intercept - slope * x).powi(2)).sum();
+        let residual = (squares / (present as f64 - 2.0).max(1.0)).sqrt();
+        let mut shape = Self {
+            slope,
+            residual,
+            slope_error: if spread > 0.0 { residual / spread.sqrt() } else { 0.0 },
+            ..Self::default()
+        };
+        let (mut pairs, mut rising, mut before) = (0.0, 0.0, None);
+        for (_, floor) in points() {
+            if let Some(before) = before {
+                let change: f64 = floor - before;
+                pairs += 1.0;
+                rising += f64::from(u8::from(change > 0.0));
+                shape.rises += change.max(0.0);
+                shape.falls += (-change).max(0.0);
+                shape.largest = shape.largest.max(change);
+            }
+            before = Some(floor);
+        }
+        shape.rising = rising / f64::max(pairs, 1.0);
+        let half = |from: usize, to: usize| {
+            let (slope, _, _) = line(
+                window
+                    .sampled()
+                    .filter(|(place, _)| (from..=to).contains(place))
+                    .map(|(place, part)| (place as f64 * window.part, part.floor.max(explored))),
+            );
+            slope * window.length() / 2.0
+        };
+        shape.first_half = half(0, PARTS / 2);
+        shape.second_half = half(PARTS / 2 - 1, PARTS - 1);
+        let top = |from: usize, to: usize| {
+            window.parts.iter().take(to).skip(from).fold(0.0_f64, |top, part| top.max(part.ceiling))
+        };
+        shape.ceiling_rise = top(PARTS / 2, PARTS) - top(0, PARTS / 2);
+        Some(shape)
+    }
+
+    /// Both envelopes rise, most parts above the one before, and no single step makes up the growth.
+    fn rises(&self, long: bool) -> bool {
+        let share = if long { 0.5 } else { 0.7 };
+        self.slope > 0.0
+            && self.rising >= share
+            && self.falls <= 0.15 * self.rises
+            && self.largest <= 0.6 * (self.rises - self.falls)
+            && self.ceiling_rise > 0.0
+            && self.second_half > 0.0
+    }
+}
+
+/// Least squares: slope, intercept, and the sum of squares of x about its mean.
+fn line(points: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64, f64) {
+    let (mut n, mut x_sum, mut y_sum) = (0.0, 0.0, 0.0);
+    for (x, y) in points.clone() {
+        n += 1.0;
+        x_sum += x;
+        y_sum += y;
+    }
+    if n < 2.0 {
+        return (0.0, y_sum, 0.0);
+    }
+    let (x_mean, y_mean) = (x_sum / n, y_sum / n);
+    let (mut xx, mut xy) = (0.0, 0.0);
+    for (x, y) in points {
+        xx += (x - x_mean).powi(2);
+        xy += (x - x_mean) * (y - y_mean);
+    }
+    let slope = if xx > 0.0 { xy / xx } else { 0.0 };
+    (slope, y_mean - slope * x_mean, xx)
+}
+
+/// The growth of a series as far as `horizon` cares; windows begin no earlier than `from` seconds on the node's time line.
+pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) -> Option<Trend> {
+    let mut near: Option<(Window, Shape)> = None;
+    let mut far: Option<(Window, Shape)> = None;
+    let shortest = horizon / 15.0;
+    for window in windows(series, signal, shortest, 4.0 * horizon, from) {
+        let explored = explored(series, signal, &window).max(series.survived().as_f64());
+        let Some(shape) = Shape::of(&window, explored) else { continue };
+        if !shape.rises(window.length() >= horizon / 2.0) {
+            continue;
+        }
+        let better = near.is_none_or(|(_, kept)| {
+            kept.slope_error > 0.1 * kept.slope && shape.slope_error * kept.slope < kept.slope_error * shape.slope
+        });
+        if better {
+            near = Some((window, shape));
+        }
+        far = Some((window, shape));
+    }
+    let ((near, close), (far, wide)) = (near?, far?);
+    if stopped(series, signal, from, shortest, (&near, &close), &far) {
+        return None;
+    }
+    let noise = wide.residual * 1.5;
+    let first = wide.first_half.max(1.0);
+    Some(Trend {
+        slope: close.slope,
+        error: close.slope_error / close.slope,
+        bend: (wide.second_half / first).clamp(0.02, 4.0),
+        bend_error: (noise / first).clamp(0.02, 1.0),
+        seen: far.length(),
+        near: near.length(),
+        jump: far.jump,
+        top: near.top(),
+    })
+}
+
+/// Highest floor held before the window by blocks at least as long as the window's own.
+fn explored(series: &Series, signal: Signal, window: &Window) -> f64 {
+    let mut highest = 0.0_f64;
+    for (scale, &(seconds, _)) in SCALES.iter().enumerate() {
+        if f64::from(seconds) * 1.001 < window.part / 2.0 {
+            continue;
+        }
+        let Some(ring) = series.ring(scale) else { continue };
+        for block in ring.iter().take_while(|block| f64::from(block.index + 1) * f64::from(seconds) <= window.start) {
+            let (samples, floor) = match signal {
+                Signal::Used => (block.samples, block.floor),
+                Signal::Live => (block.live_samples, block.live_floor),
+            };
+            if samples > 0 {
+                highest = highest.max(f64::from(floor) * 1024.0);
+            }
+        }
+    }
+    highest
+}
+
+/// Growth seen over a long window has ended if a shorter one, long enough to show at least two of its steps and more
+/// than its noise, shows next to none.
+fn stopped(
+    series: &Series,
+    signal: Signal,
+    from: f64,
+    shortest: f64,
+    (near, close): (&Window, &Shape),
+    far: &Window,
+) -> bool {
+    let visible = (2.2 * far.jump).max(4.0 * close.residual);
+    windows(series, signal, shortest, near.length() * 0.99, from)
+        .filter(|window| close.slope * window.length() >= visible)
+        .filter_map(|window| Some((Shape::of(&window, 0.0)?, window)))
+        .any(|(shape, window)| shape.slope * window.length() < 0.3 * close.slope * window.length())
+}
+
+impl Trend {
+    /// Rise in bytes after `seconds`, with the bend moved by `shift` standard errors. Never falls with time.
+    pub(super) fn rise(&self, seconds: f64, shift: f64) -> f64 {
+        let bend = (self.bend + shift * self.bend_error).clamp(0.02, 4.0);
+        let half = self.seen / 2.0;
+        if bend < 0.97 {
+            let decay = half / -bend.ln();
+            self.slope * decay * (1.0 - (-seconds / decay).exp())
+        } else if bend > 1.1 {
+            // Quadratic rather than exponential: a list of growing tensors, not a chain reaction.
+            let gain = self.slope * (bend - 1.0) / f64::midpoint(bend, 1.0) / half;
+            self.slope * seconds + 0.5 * gain * seconds * seconds
+        } else {
+            self.slope * seconds
+        }
+    }
+}

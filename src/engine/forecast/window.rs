@@ -1,0 +1,116 @@
+//! A stretch of a series cut into equal parts, and whether it rises: the evidence every trend rests on.
+//!
+//! Flows in: blocks. Flows out: floors and ceilings of up to eight parts, oldest first, and what can be said of them
+//! without a model. Two envelopes are kept because a spike moves only the ceiling and a cache that is given back only the
+//! floor; lasting growth moves both.
+
+use crate::series::{Ring, SCALES, Series};
+
+/// Parts a window is cut into.
+pub(super) const PARTS: usize = 8;
+
+/// Blocks per part: with [`SCALES`], windows from sixteen seconds to a day.
+const WIDTHS: [u32; 4] = [1, 2, 3, 6];
+
+/// Which reading of a block is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signal {
+    /// What the driver says is used.
+    Used,
+    /// What the container's allocator says is live.
+    Live,
+}
+
+/// One part of a window, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Part {
+    pub(super) samples: u32,
+    pub(super) floor: f64,
+    pub(super) ceiling: f64,
+}
+
+/// A window with all its parts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Window {
+    /// Where it begins, in seconds on the node's time line.
+    pub(super) start: f64,
+    /// Seconds per part.
+    pub(super) part: f64,
+    /// Oldest first; a part nobody sampled has no samples.
+    pub(super) parts: [Part; PARTS],
+    /// Largest rise of the floor from one block to the next, in bytes.
+    pub(super) jump: f64,
+}
+
+/// Every window of the series that is full, shortest first, from `shortest` to `longest` seconds.
+pub(super) fn windows(
+    series: &Series,
+    signal: Signal,
+    shortest: f64,
+    longest: f64,
+    from: f64,
+) -> impl Iterator<Item = Window> + '_ {
+    let interval = series.interval().max(0.001);
+    SCALES.iter().enumerate().flat_map(move |(scale, &(seconds, limit))| {
+        WIDTHS.iter().filter_map(move |&width| {
+            let part = f64::from(seconds) * f64::from(width);
+            let length = part * PARTS as f64;
+            // Longer windows of a fine scale repeat what the next scale says with fewer blocks.
+            let fits = PARTS as u32 * width <= limit as u32;
+            let sampled = part >= 2.0 * interval;
+            if !fits || !sampled || length < shortest || length > longest {
+                return None;
+            }
+            Window::cut(series.ring(scale)?, signal, seconds, width, from)
+        })
+    })
+}
+
+impl Window {
+    fn cut(ring: &Ring, signal: Signal, seconds: u32, width: u32, from: f64) -> Option<Self> {
+        let newest = ring.newest()?.index;
+        let span = width * PARTS as u32;
+        let oldest = (newest + 1).checked_sub(span)?;
+        if f64::from(oldest) * f64::from(seconds) < from {
+            return None;
+        }
+        let mut parts = [Part::default(); PARTS];
+        let (mut jump, mut before) = (0.0_f64, None);
+        for block in ring.iter().rev().take_while(|block| block.index >= oldest) {
+            let (samples, floor, ceiling) = match signal {
+                Signal::Used => (block.samples, block.floor, block.ceiling),
+                Signal::Live => (block.live_samples, block.live_floor, block.live_ceiling),
+            };
+            if samples == 0 {
+                continue;
+            }
+            let (floor, ceiling) = (f64::from(floor) * 1024.0, f64::from(ceiling) * 1024.0);
+            if let Some(later) = before {
+                jump = jump.max(later - floor);
+            }
+            before = Some(floor);
+            let place = ((block.index - oldest) / width) as usize;
+            let part = parts.get_mut(place)?;
+            part.floor = if part.samples == 0 { floor } else { part.floor.min(floor) };
+            part.ceiling = part.ceiling.max(ceiling);
+            part.samples += u32::from(samples);
+        }
+        let start = f64::from(oldest) * f64::from(seconds);
+        Some(Self { start, part: f64::from(seconds) * f64::from(width), parts, jump })
+    }
+
+    /// Seconds from the oldest to the newest part's end.
+    pub(super) fn length(&self) -> f64 {
+        self.part * PARTS as f64
+    }
+
+    /// Place and part of those that were sampled, oldest first.
+    pub(super) fn sampled(&self) -> impl DoubleEndedIterator<Item = (usize, Part)> + Clone + '_ {
+        self.parts.iter().copied().enumerate().filter(|(_, part)| part.samples > 0)
+    }
+
+    /// Highest reading of the window.
+    pub(super) fn top(&self) -> f64 {
+        self.parts.iter().fold(0.0, |top, part| top.max(part.ceiling))
+    }
+}

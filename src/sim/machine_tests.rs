@@ -1,0 +1,4 @@
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::spec::parse_devices;

@@ -1,0 +1,174 @@
+//! One look at the cluster: pods and Events from the API server, memory from the agents, forecasts from the controller.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{Api, ListParams};
+
+use gpumem::api::names::metric;
+
+use super::plan::{NAMESPACE, Plan, Role};
+use super::scrape::{Sample, metrics};
+
+/// Namespace of the release.
+pub const RELEASE_NAMESPACE: &str = "gpumem-system";
+
+/// What one look saw.
+#[derive(Clone, Debug, Default)]
+pub struct Frame {
+    /// Time since the curtain rose.
+    pub at: Duration,
+    /// Pods of the cast, newest last.
+    pub pods: Vec<PodView>,
+    /// Used and total bytes by GPU index.
+    pub gpus: BTreeMap<String, (f64, f64)>,
+    /// Our Events in the cast's namespace: (object, reason, note).
+    pub events: Vec<(String, String, String)>,
+}
+
+/// A pod of the cast.
+#[derive(Clone, Debug)]
+pub struct PodView {
+    /// Whose.
+    pub role: Role,
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// Pending, Running, Terminating, ….
+    pub state: String,
+    /// Restarts of its container.
+    pub restarts: i32,
+    /// Exit code of the last run that ended.
+    pub exit_code: Option<i32>,
+    /// Type and reason of a DisruptionTarget condition.
+    pub disrupted: Option<String>,
+    /// Memory in bytes; `None` when the agent says nothing.
+    pub used: Option<f64>,
+    /// Lasting growth in bytes per second.
+    pub growth: Option<f64>,
+    /// P(OOM within 300 s).
+    pub probability: Option<f64>,
+    /// Median time to OOM in seconds.
+    pub seconds_to_oom: Option<f64>,
+    /// 0 low to 3 critical.
+    pub risk: Option<f64>,
+}
+
+/// Looks at the cluster.
+pub struct Observer {
+    client: kube::Client,
+    roles: Vec<Role>,
+}
+
+impl Observer {
+    /// An observer of this plan's cast.
+    pub fn new(client: kube::Client, plan: &Plan) -> Self {
+        Self { client, roles: plan.order.clone() }
+    }
+
+    /// One look. A source that does not answer this time leaves its part out: missing is never zero.
+    pub async fn look(&self, at: Duration) -> Result<Frame> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let (agents, controllers) = tokio::join!(self.scrape("agent", 9400), self.scrape("controller", 9401));
+        let samples: Vec<Sample> = agents.into_iter().chain(controllers).collect();
+        let mut frame = Frame { at, ..Frame::default() };
+        for pod in pods.list(&ListParams::default()).await?.items {
+            if let Some(view) = self.view(&pod, &samples) {
+                frame.pods.push(view);
+            }
+        }
+        frame.pods.sort_by_key(|pod| (pod.role, pod.name.clone()));
+        for sample in &samples {
+            let gpu = sample.label("gpu").to_owned();
+            if sample.name == metric::DEVICE_USED {
+                frame.gpus.entry(gpu).or_default().0 = sample.value;
+            } else if sample.name == metric::DEVICE_TOTAL {
+                frame.gpus.entry(gpu).or_default().1 = sample.value;
+            }
+        }
+        frame.events = self.events().await?;
+        Ok(frame)
+    }
+
+    async fn scrape(&self, component: &str, port: u16) -> Vec<Sample> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), RELEASE_NAMESPACE);
+        let selector = ListParams::default().labels(&format!("app.kubernetes.io/component={component}"));
+        let Ok(found) = pods.list(&selector).await else { return Vec::new() };
+        let mut samples = Vec::new();
+        for pod in found.items {
+            if let Some(ip) = pod.status.and_then(|status| status.pod_ip) {
+                samples.extend(metrics(&format!("{ip}:{port}")).await.unwrap_or_default());
+            }
+        }
+        samples
+    }
+
+    fn view(&self, pod: &Pod, samples: &[Sample]) -> Option<PodView> {
+        let app = pod.metadata.labels.as_ref()?.get("app")?;
+        let role = *self.roles.iter().find(|role| role.name() == app)?;
+        let name = pod.metadata.name.clone()?;
+        let status = pod.status.as_ref();
+        let container = status.and_then(|status| status.container_statuses.as_ref()?.first());
+        let ended = container.and_then(|container| {
+            let last = container.last_state.as_ref().and_then(|state| state.terminated.as_ref());
+            last.or_else(|| container.state.as_ref().and_then(|state| state.terminated.as_ref()))
+        });
+        let value = |metric: &str, label: (&str, &str)| {
+            samples
+                .iter()
+                .filter(|sample| sample.name == metric && sample.label("pod") == name)
+                .find(|sample| label.0.is_empty() || sample.label(label.0) == label.1)
+                .map(|sample| sample.value)
+        };
+        let phase = status.and_then(|status| status.phase.clone()).unwrap_or_default();
+        Some(PodView {
+            role,
+            uid: pod.metadata.uid.clone()?,
+            state: if pod.metadata.deletion_timestamp.is_some() { "Terminating".to_owned() } else { phase },
+            restarts: container.map_or(0, |container| container.restart_count),
+            exit_code: ended.map(|ended| ended.exit_code),
+            disrupted: status.and_then(|status| {
+                let conditions = status.conditions.as_ref()?;
+                conditions.iter().find(|condition| condition.type_ == "DisruptionTarget")?.reason.clone()
+            }),
+            used: value(metric::CONTAINER_USED, ("", "")),
+            growth: value(metric::CONTAINER_GROWTH, ("", "")),
+            probability: value(metric::CONTAINER_OOM_PROBABILITY, ("horizon", "300")),
+            seconds_to_oom: value(metric::CONTAINER_TIME_TO_OOM, ("quantile", "0.5")),
+            risk: value(metric::CONTAINER_RISK, ("", "")),
+            name,
+        })
+    }
+
+    async fn events(&self) -> Result<Vec<(String, String, String)>> {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let mut ours: Vec<_> = events
+            .list(&ListParams::default())
+            .await?
+            .items
+            .into_iter()
+            .filter(|event| event.reporting_controller.as_deref().is_some_and(|name| name.contains("gpumem")))
+            .collect();
+        ours.sort_by_key(|event| event.event_time.as_ref().map(|time| time.0));
+        Ok(ours
+            .into_iter()
+            .map(|event| {
+                let object = event
+                    .regarding
+                    .map(|object| {
+                        format!(
+                            "{}/{}",
+                            object.kind.unwrap_or_default().to_lowercase(),
+                            object.name.unwrap_or_default()
+                        )
+                    })
+                    .unwrap_or_default();
+                (object, event.reason.unwrap_or_default(), event.note.unwrap_or_default())
+            })
+            .collect())
+    }
+}

@@ -1,0 +1,134 @@
+//! What is drawn by lot: when the leak starts, how fast it is, and in which order the pods come.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Namespace of the cast.
+pub const NAMESPACE: &str = "demo";
+
+/// One performance.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What everything below is drawn from.
+    pub seed: u64,
+    /// Seconds from a trainer's start to its leak.
+    pub leak_start: u64,
+    /// Speed of the leak in MiB per second.
+    pub leak_rate: u64,
+    /// Growth after which the leak stops, in MiB; `None` leaks on.
+    pub leak_stops_after: Option<u64>,
+    /// The cast in the order of its creation.
+    pub order: Vec<Role>,
+    /// Image of agent, controller, driver and trainers.
+    pub image: String,
+    /// The story ends at the latest then.
+    pub length: Duration,
+}
+
+/// The cast: one Deployment each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Leaks, under a policy in Enforce.
+    Guarded,
+    /// Leaks the same, under no policy.
+    Unguarded,
+    /// Loads, then stays flat.
+    Plateau,
+    /// Takes 90 % of its GPU at once.
+    Pool,
+}
+
+impl Role {
+    /// Everybody.
+    pub const ALL: [Self; 4] = [Self::Guarded, Self::Unguarded, Self::Plateau, Self::Pool];
+
+    /// Name of the Deployment.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Guarded => "trainer-guarded",
+            Self::Unguarded => "trainer-unguarded",
+            Self::Plateau => "trainer-plateau",
+            Self::Pool => "server-pool",
+        }
+    }
+
+    /// The GPU it runs on: each leaking trainer has one steady neighbour.
+    pub const fn gpu(self) -> u32 {
+        match self {
+            Self::Guarded | Self::Pool => 0,
+            Self::Unguarded | Self::Plateau => 1,
+        }
+    }
+}
+
+impl Plan {
+    /// Draws a performance.
+    pub fn draw(seed: u64, image: &str) -> Self {
+        let mut lot = Lot(seed);
+        let leak_start = 25 + lot.below(15);
+        let leak_rate = 45 + lot.below(20);
+        let mut order = Role::ALL.to_vec();
+        for last in (1..order.len()).rev() {
+            order.swap(last, lot.below(last as u64 + 1) as usize);
+        }
+        Self {
+            seed,
+            leak_start,
+            leak_rate,
+            leak_stops_after: None,
+            order,
+            image: image.to_owned(),
+            length: Duration::from_secs(300),
+        }
+    }
+
+    /// The same performance, but the leak stops in time: nobody may be evicted.
+    pub fn stopping_in_time(mut self) -> Self {
+        self.leak_stops_after = Some(1500);
+        self.length = Duration::from_secs(150);
+        self
+    }
+
+    /// Shape of the leaking trainers, in the words of `gpumem sim workload --shape`.
+    pub fn leak(&self) -> String {
+        let stop = self.leak_stops_after.map(|mib| format!(",stop={}MiB", 1024 + mib)).unwrap_or_default();
+        format!("leak:from=1GiB,rate={}MiB/s,start={}s{stop}", self.leak_rate, self.leak_start)
+    }
+
+    /// Shape of a member of the cast.
+    pub fn shape(&self, role: Role) -> String {
+        match role {
+            Role::Guarded | Role::Unguarded => self.leak(),
+            Role::Plateau => "load:to=71GiB,over=8s".to_owned(),
+            Role::Pool => "pool:at=72GiB".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let order: Vec<_> = self.order.iter().map(|role| role.name()).collect();
+        write!(
+            f,
+            "seed {}: the leaks start {} s after the trainers and grow {} MiB/s{}; order {}",
+            self.seed,
+            self.leak_start,
+            self.leak_rate,
+            self.leak_stops_after.map(|mib| format!(", and stop after {mib} MiB")).unwrap_or_default(),
+            order.join(", ")
+        )
+    }
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014): small, and the same everywhere.
+struct Lot(u64);
+
+impl Lot {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
