@@ -88,9 +88,43 @@ pub enum PastResult {
     /// A pod was taken away, or would have been.
     Disrupted,
     /// The API refused; the next call waits, longer with each refusal in a row.
-    Refused,
-    /// The pod had gone by itself.
+    Refused(Refusal),
+    /// The pod had gone by itself, or the call was withdrawn.
     Moot,
+}
+
+/// Why the API refused: a closed set, fit for a condition or a metric label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Refusal {
+    /// A PodDisruptionBudget allows no disruption now.
+    BlockedByBudget,
+    /// The PodDisruptionBudget's status is behind its spec.
+    BudgetNotObserved,
+    /// More than one PodDisruptionBudget selects the pod.
+    SeveralBudgets,
+    /// The PodDisruptionBudget's own state is broken.
+    BudgetInvalid,
+    /// The API server sheds load.
+    Throttled,
+    /// We lack the right.
+    NotPermitted,
+    /// Any other refusal.
+    Rejected,
+}
+
+impl Refusal {
+    /// Name for a condition's reason or a metric label.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::BlockedByBudget => "BlockedByBudget",
+            Self::BudgetNotObserved => "BudgetNotObserved",
+            Self::SeveralBudgets => "SeveralBudgets",
+            Self::BudgetInvalid => "BudgetInvalid",
+            Self::Throttled => "Throttled",
+            Self::NotPermitted => "NotPermitted",
+            Self::Rejected => "Rejected",
+        }
+    }
 }
 
 /// Everything that was done lately, as one decision sees it.
@@ -126,10 +160,10 @@ const DAY: Duration = Duration::from_hours(24);
 const HOUR: Duration = Duration::from_hours(1);
 /// Longest rest of a workload.
 const LONGEST_COOLDOWN: Duration = Duration::from_hours(6);
-/// First wait after a refusal: a PodDisruptionBudget rarely changes sooner.
-const FIRST_BACK_OFF: Duration = Duration::from_secs(30);
-/// Longest wait after refusals in a row.
-const LONGEST_BACK_OFF: Duration = Duration::from_mins(30);
+/// First wait after a refusal: what the API server itself asks for while a PodDisruptionBudget is not observed yet.
+const FIRST_BACK_OFF: Duration = Duration::from_secs(10);
+/// Longest wait after refusals in a row: a risk may be minutes away.
+const LONGEST_BACK_OFF: Duration = Duration::from_mins(5);
 /// While a pod that was taken off a device ends, its neighbours' forecasts are about the past.
 const RELIEF: Duration = Duration::from_mins(2);
 /// A replacement has to be Ready this long before the next action, unless the policy's cool-down is shorter.
@@ -157,13 +191,17 @@ impl History {
         Some(newest + rest).filter(|ends| *ends > now)
     }
 
-    /// When the next call may be, as far as refusals go; `None` when none is due.
-    pub fn back_off_ends(&self, now: Stamp, dry_run: bool) -> Option<Stamp> {
+    /// When the next call may be, as far as refusals go, and what the last one was; `None` when none is due.
+    pub fn back_off_ends(&self, now: Stamp, dry_run: bool) -> Option<(Stamp, Option<Refusal>)> {
         let same = || self.past.iter().filter(|past| past.dry_run == dry_run).rev();
         let newest = same().next().filter(|past| past.result != PastResult::Disrupted)?;
-        let in_a_row = same().take_while(|past| past.result == PastResult::Refused).count().clamp(1, 16);
+        let in_a_row = same().take_while(|past| matches!(past.result, PastResult::Refused(_))).count().clamp(1, 16);
         let wait = FIRST_BACK_OFF.saturating_mul(1 << (in_a_row - 1)).min(LONGEST_BACK_OFF);
-        Some(newest.at + wait).filter(|ends| *ends > now)
+        let refusal = match newest.result {
+            PastResult::Refused(refusal) => Some(refusal),
+            PastResult::Disrupted | PastResult::Moot => None,
+        };
+        Some((newest.at + wait, refusal)).filter(|(ends, _)| *ends > now)
     }
 
     fn disrupted(&self, dry_run: bool) -> impl Iterator<Item = &Past> {
@@ -250,7 +288,8 @@ impl Deeds {
         if let Some(until) = history.cooldown_ends(now, disruption, dry_run) {
             return Err(Hold::Cooldown { until });
         }
-        history.back_off_ends(now, dry_run).map_or(Ok(()), |until| Err(Hold::BackOff { until }))
+        let back_off = history.back_off_ends(now, dry_run);
+        back_off.map_or(Ok(()), |(until, refusal)| Err(Hold::BackOff { until, refusal }))
     }
 
     fn device_is_not_being_relieved(&self, now: Stamp, dry_run: bool, device: &DeviceKey) -> Result<(), Hold> {
@@ -328,18 +367,21 @@ mod tests {
 
     #[test]
     fn refusals_in_a_row_wait_longer_and_a_success_ends_the_row() {
-        let mut history = History { past: vec![past(0, PastResult::Refused)] };
-        assert_eq!(history.back_off_ends(Stamp(0), false), Some(Stamp(30)));
-        history.past.push(past(30, PastResult::Refused));
-        assert_eq!(history.back_off_ends(Stamp(30), false), Some(Stamp(90)));
+        let refused = |at| past(at, PastResult::Refused(Refusal::BlockedByBudget));
+        let ends = |history: &History, now| history.back_off_ends(Stamp(now), false).map(|(until, _)| until.0);
+        let mut history = History { past: vec![refused(0)] };
+        let blocked = Some((Stamp(10), Some(Refusal::BlockedByBudget)));
+        assert_eq!(history.back_off_ends(Stamp(0), false), blocked);
+        history.past.push(refused(10));
+        assert_eq!(ends(&history, 10), Some(30));
         for second in 31..60 {
-            history.past.push(past(second, PastResult::Refused));
+            history.past.push(refused(second));
         }
-        assert_eq!(history.back_off_ends(Stamp(59), false), Some(Stamp(59 + 1800)));
+        assert_eq!(ends(&history, 59), Some(59 + 300));
         history.past.push(past(60, PastResult::Disrupted));
-        assert_eq!(history.back_off_ends(Stamp(60), false), None);
+        assert_eq!(ends(&history, 60), None);
         history.past.push(past(61, PastResult::Moot));
-        assert_eq!(history.back_off_ends(Stamp(61), false), Some(Stamp(91)));
+        assert_eq!(ends(&history, 61), Some(71));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::pacing::Stamp;
+use crate::pacing::{Refusal, Stamp};
 
 /// What stands in the way of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,10 +92,12 @@ pub enum Hold {
         /// When this ends.
         until: Stamp,
     },
-    /// The API refused the last call.
+    /// The last call was refused or came to nothing.
     BackOff {
         /// When the next may be.
         until: Stamp,
+        /// What the API refused it for, if it did.
+        refusal: Option<Refusal>,
     },
     /// Enough was tried on this workload within a day.
     AttemptsExhausted {
@@ -175,7 +177,8 @@ impl Hold {
             Self::InFlight => "ActionInFlight",
             Self::ReplacementNotReady { .. } => "ReplacementNotReady",
             Self::Cooldown { .. } => "Cooldown",
-            Self::BackOff { .. } => "BackOff",
+            Self::BackOff { refusal: Some(refusal), .. } => refusal.reason(),
+            Self::BackOff { refusal: None, .. } => "BackOff",
             Self::AttemptsExhausted { .. } => "AttemptsExhausted",
             Self::DeviceBeingRelieved => "DeviceBeingRelieved",
             Self::ConcurrentBudget { .. } => "ConcurrentBudgetExhausted",
@@ -249,8 +252,24 @@ impl fmt::Display for Hold {
                 "the workload rests after the last action until {} (spec.disruption.cooldownSeconds, doubled with each)",
                 Utc(*until)
             ),
-            Self::BackOff { until } => {
-                write!(f, "the API refused the last call; the next may be made at {}", Utc(*until))
+            Self::BackOff { until, refusal } => {
+                let why = match refusal {
+                    Some(Refusal::BlockedByBudget) => {
+                        "the pod's PodDisruptionBudget allows no disruption now: bring its workload to full strength or relax the budget"
+                    }
+                    Some(Refusal::BudgetNotObserved) => "the pod's PodDisruptionBudget is being processed",
+                    Some(Refusal::SeveralBudgets) => "several PodDisruptionBudgets select the pod: leave one",
+                    Some(Refusal::BudgetInvalid) => {
+                        "the pod's PodDisruptionBudget is in a broken state: look at its status, or create it anew"
+                    }
+                    Some(Refusal::Throttled) => "the API server sheds load",
+                    Some(Refusal::NotPermitted) => {
+                        "the operator may not evict pods here: grant its ServiceAccount create on pods/eviction"
+                    }
+                    Some(Refusal::Rejected) => "the API server rejected the last call: see its Event",
+                    None => "the last call came to nothing, as the pod had changed",
+                };
+                write!(f, "{why}; the next call may be made at {}", Utc(*until))
             }
             Self::AttemptsExhausted { attempts } => write!(
                 f,
