@@ -10,6 +10,22 @@ pub mod leader;
 
 pub mod metrics;
 
+pub mod now;
+
+pub mod reconcile;
+
+pub mod observe;
+
+pub mod workload;
+
+pub mod intent;
+
+pub mod act;
+
+pub mod profile;
+
+pub mod report;
+
 /// Flags of the controller.
 #[derive(Debug, clap::Args)]
 pub struct Args {}

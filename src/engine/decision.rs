@@ -13,7 +13,7 @@ use crate::policy::{Mode, Policy};
 use crate::quantity::Bytes;
 use crate::risk::Level;
 
-pub use hold::Hold;
+pub use hold::{Hold, Protected};
 
 mod hold;
 
@@ -68,6 +68,24 @@ pub struct View {
     pub notified: Option<Stamp>,
 }
 
+impl View {
+    /// Median time to the OOM, when one is expected.
+    pub fn expected_in(&self) -> Option<Duration> {
+        match self.forecast.outlook {
+            Outlook::Known { time_to_oom, .. } => time_to_oom.map(|time| time.q50),
+            Outlook::Unknown { .. } => None,
+        }
+    }
+
+    /// Probability of the OOM within the policy's horizon, when it is known.
+    pub fn probability(&self) -> Option<f64> {
+        match self.forecast.outlook {
+            Outlook::Known { probability, .. } => Some(probability),
+            Outlook::Unknown { .. } => None,
+        }
+    }
+}
+
 /// A pod that may be acted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
@@ -104,6 +122,8 @@ pub struct Notify {
     pub workload: Workload,
     /// The container at risk.
     pub container: String,
+    /// Median time to the OOM.
+    pub expected_in: Option<Duration>,
     /// What is expected and why, in one sentence.
     pub reason: String,
 }
@@ -119,6 +139,8 @@ pub struct Evict {
     pub container: String,
     /// The device it is on.
     pub device: DeviceKey,
+    /// Median time to the OOM.
+    pub expected_in: Option<Duration>,
     /// What is expected and why, in one sentence.
     pub reason: String,
     /// Whether to call with `dryRun=All`.
@@ -136,7 +158,7 @@ const REMIND: Duration = Duration::from_mins(15);
 /// may be all that the others lack, and every budget counts the evictions earlier in the list.
 pub fn decide(now: Stamp, policy: &Policy, views: &[View], deeds: &Deeds) -> Vec<Decision> {
     let mut at_risk: Vec<&View> = views.iter().filter(|view| view.level == Level::High).collect();
-    at_risk.sort_by(|a, b| urgency(a).partial_cmp(&urgency(b)).unwrap_or(std::cmp::Ordering::Equal));
+    at_risk.sort_by(|a, b| urgency(a).cmp(&urgency(b)));
     let mut deeds = deeds.clone();
     let mut decisions = Vec::new();
     for view in at_risk {
@@ -159,13 +181,8 @@ pub fn decide(now: Stamp, policy: &Policy, views: &[View], deeds: &Deeds) -> Vec
 
 /// Soonest OOM first, then the most probable; names break ties, so that the order never depends on the input's.
 fn urgency(view: &View) -> (Duration, Reverse<u64>, &PodRef) {
-    let (soonest, probability) = match &view.forecast.outlook {
-        Outlook::Known { probability, time_to_oom, .. } => {
-            (time_to_oom.map_or(Duration::MAX, |time| time.q50), *probability)
-        }
-        Outlook::Unknown { .. } => (Duration::MAX, 0.0),
-    };
-    (soonest, Reverse((probability * 1e6) as u64), &view.pod)
+    let probability = view.probability().unwrap_or(0.0);
+    (view.expected_in().unwrap_or(Duration::MAX), Reverse((probability * 1e6) as u64), &view.pod)
 }
 
 /// Whether the pod may be evicted now, and if so whether only as a dry run.
@@ -206,10 +223,8 @@ fn check_evidence(policy: &Policy, view: &View) -> Result<(), Hold> {
     if view.sample_age > policy.prediction.max_sample_age {
         return Err(Hold::StaleData { age: view.sample_age });
     }
-    match view.forecast.outlook {
-        Outlook::Known { probability, .. } if probability >= policy.prediction.act_probability => Ok(()),
-        Outlook::Known { .. } | Outlook::Unknown { .. } => Err(Hold::RiskEasing),
-    }
+    let over = view.probability().is_some_and(|probability| probability >= policy.prediction.act_probability);
+    if over { Ok(()) } else { Err(Hold::RiskEasing) }
 }
 
 fn notify(view: &View) -> Notify {
@@ -217,6 +232,7 @@ fn notify(view: &View) -> Notify {
         pod: view.pod.clone(),
         workload: view.workload.clone(),
         container: view.container.clone(),
+        expected_in: view.expected_in(),
         reason: view.forecast.reason.clone(),
     }
 }
@@ -227,6 +243,7 @@ fn evict(now: Stamp, policy: &Policy, view: &View, dry_run: bool) -> Evict {
         workload: view.workload.clone(),
         container: view.container.clone(),
         device: view.device.clone(),
+        expected_in: view.expected_in(),
         reason: view.forecast.reason.clone(),
         dry_run,
         fresh_until: now + policy.prediction.max_sample_age.saturating_sub(view.sample_age),
