@@ -4,7 +4,7 @@
 //! policy. A pod that looks at risk is believed only after the API confirmed its UID, node, labels and owner; there is no
 //! watch on pods. Where several policies select a pod, one governs it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,11 +86,16 @@ pub async fn observe(
         observed.push(one);
     }
     let settled = claims.settle(policies);
+    let conflicts: HashSet<PodUid> = ctx.fleet().conflicts().into_iter().map(|(pod, _)| pod).collect();
     for (one, governed) in observed.iter_mut().zip(settled) {
         one.lost_to = governed.lost_to;
         let Ok(policy) = one.policy.clone() else { continue };
         for (pod, containers) in by_pod(governed.containers) {
             let tied = governed.tied.get(&pod).cloned();
+            if let Some(first) = containers.first().filter(|_| conflicts.contains(&pod)) {
+                // Several nodes claim it: what the API says settles it, for the next round.
+                let _ = memory.confirmed(ctx, now, &first.node, &first.pod, CONFIRM_AGE).await;
+            }
             view(ctx, memory, now, &policy, one, containers, tied).await;
         }
     }

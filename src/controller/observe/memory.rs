@@ -107,8 +107,12 @@ impl Memory {
             Some((_, facts)) => facts.clone(),
             None => {
                 let read = match read_pod(&ctx.read, &pod.namespace, &pod.name).await {
-                    Ok(Some(facts)) => Ok(facts),
-                    Ok(None) => Err(Hold::PodUnverified { why: "there is no such pod".to_owned() }),
+                    Ok(facts) => {
+                        // The fleet leaves out the reports of every other node from now on.
+                        let same = facts.as_ref().filter(|facts| facts.pod.uid == pod.uid);
+                        ctx.fleet().settle(&pod.uid, same.map(|facts| facts.pod.node.as_str()));
+                        facts.ok_or_else(|| Hold::PodUnverified { why: "there is no such pod".to_owned() })
+                    }
                     Err(error) => Err(error.into_hold()),
                 };
                 self.pods.insert(pod.uid.clone(), (now.stamp, read.clone()));
