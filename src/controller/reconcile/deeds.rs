@@ -12,7 +12,7 @@ use crate::api::convert;
 use crate::api::policy::{ActionRecord, ActionType, GpuMemoryPolicy};
 use crate::controller::act::{self, Outcome};
 use crate::controller::context::Context;
-use crate::controller::intent::{self, Closing, Intent, Ledger, PolicyRef, Settled};
+use crate::controller::intent::{self, Closing, Intent, Ledger, LedgerDeed, PolicyRef, Settled};
 use crate::controller::now::{Now, rfc3339};
 use crate::controller::observe::{Memory, Observed, key_of};
 use crate::controller::profile;
@@ -95,9 +95,10 @@ pub async fn take_stock(
 /// whole again.
 pub async fn look_after(ctx: &Context, memory: &mut Memory, ledger: &Result<Ledger, intent::Error>, now: &Now) {
     let Some(state) = ledger.as_ref().ok().and_then(|ledger| ledger.state.as_ref().ok()) else { return };
-    let mut recovering = state.deeds.iter().filter(|deed| deed.is_recovering(now.stamp) && !deed.dry_run).peekable();
+    let is_due = |deed: &&LedgerDeed| deed.is_recovering(now.stamp) && !deed.dry_run;
+    let recovering: Vec<&LedgerDeed> = state.deeds.iter().filter(is_due).collect();
     let looked = memory.last_recovery_look.is_some_and(|at| now.stamp.since(at) < BETWEEN_LOOKS);
-    if looked || recovering.peek().is_none() {
+    if looked || recovering.is_empty() {
         return;
     }
     memory.last_recovery_look = Some(now.stamp);
