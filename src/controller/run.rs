@@ -59,8 +59,8 @@ pub enum Error {
 const ACT_TIMEOUT: Duration = Duration::from_secs(20);
 /// No look at the Lease may hang longer than a fraction of its term.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(4);
-/// Tasks get this long to finish what they began; Kubernetes kills after 30 s.
-const DRAIN: Duration = Duration::from_secs(20);
+/// Tasks get this long to finish what they began; the chart lets Kubernetes kill after 10 s.
+const DRAIN: Duration = Duration::from_secs(8);
 /// Proof that the runtime turns.
 const TURN: Duration = Duration::from_secs(5);
 
