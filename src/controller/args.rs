@@ -33,7 +33,7 @@ pub struct Args {
     /// Port on which other replicas serve their state.
     #[arg(long, env = "GPUMEM_PEER_PORT", default_value_t = 9444)]
     pub peer_port: u16,
-    /// Name of the Secret with the agents' certificate; the authority's key is in `<name>-ca`.
+    /// Name of the Secret with the agents' certificate; the authority's key is in `<name>-authority`.
     #[arg(long, env = "GPUMEM_TLS_SECRET")]
     pub tls_secret: String,
     /// Name of the ConfigMap with open intents and budgets.
