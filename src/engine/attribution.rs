@@ -35,8 +35,9 @@ const WITHHELD: Bytes = Bytes(u64::MAX);
 /// which means "uses nothing" only while the device's [`Attribution`] is `Complete`: else an unnamed process may be its.
 ///
 /// The answer does not depend on the order of processes. When device and processes disagree by no more than
-/// [`SKEW_DIVISOR`] allows, the containers are scaled down in proportion until they fit, an error below 1 %; beyond that
-/// no split can be believed and the device is `Inconsistent`: a gap of one sample does less harm than a wrong blame.
+/// [`SKEW_DIVISOR`] allows, the containers are scaled down in proportion until they fit, an error below 1 % of the
+/// device; beyond that no split can be believed and the device is `Inconsistent`: a gap of one sample does less harm than
+/// a wrong blame.
 ///
 /// The devices are independent: one that is lost changes nothing for the others. A MIG GPU instance is one device of the
 /// sample however many compute instances it has, as they share its memory.

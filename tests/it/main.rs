@@ -1,3 +1,7 @@
 //! Tests of the parts together, in one process: no network beyond loopback, no cluster, no GPU.
 
+mod agent;
+mod agent_driver;
+mod agent_usage;
+mod support;
 mod tidy;

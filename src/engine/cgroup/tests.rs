@@ -122,6 +122,7 @@ fn every_path_outside_a_pods_containers_says_why() {
         (NotAPod::PlainContainer, format!("/docker/{ID}")),
         (NotAPod::PlainContainer, format!("/system.slice/docker-{ID}.scope")),
         (NotAPod::PlainContainer, format!("/../../../docker/{ID}")),
+        (NotAPod::PlainContainer, format!("/../../../{ID}")),
         (NotAPod::PlainContainer, format!("/kubepods/burstable/pod{}/{ID}", &UID[1..])),
         (NotAPod::PlainContainer, format!("/kubepods.slice/kubepods-pod{UID}.slice/crio-{ID}.scope")),
         (NotAPod::PodOverhead, pod.clone()),
