@@ -94,6 +94,7 @@ const REQUESTED: &[Beside] = &[
     After("failed to allocate"),
     After("failed to alloc"),
     After("allocating"),
+    After("requested memory"),
     After("requested"),
     Before("kv cache is needed"),
 ];
@@ -115,6 +116,7 @@ const FREE: &[Beside] = &[
     Before("free."),
     Before("free)"),
     After("of which"),
+    After("- free memory"),
     After("free (according to cuda)"),
     After("free (according to hip)"),
     After("available memory is only"),

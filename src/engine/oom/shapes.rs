@@ -88,6 +88,8 @@ pub(super) fn find(lines: &[Line], index: usize) -> Option<(&'static Shape, usiz
         "in-use",
         "prefill",
         "size was",
+        "dst tensor",
+        "implementation",
     ]
     .iter()
     .any(|word| text.contains(word))

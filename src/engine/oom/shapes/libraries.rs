@@ -43,6 +43,7 @@ pub(super) const SHAPES: &[Shape] = &[
         DeviceFull,
         &[&["nccl"], &["cuda failure", "cuda malloc", "cuda calloc", "hip failure"], &["out of memory", "failed to"]],
     ),
+    shape("nccl", "NCCL", DeviceFull, &[&["failed to cuda malloc", "failed to cuda calloc"]]),
     shape("cupy", "CuPy", DeviceFull, &[&["out of memory to allocate"], &["bytes"]]),
     shape(
         "cupy",
@@ -50,18 +51,13 @@ pub(super) const SHAPES: &[Shape] = &[
         DeviceFull,
         &[&["out of memory allocating"], &["cupy", "allocated so far", "outofmemoryerror"]],
     ),
-    shape("numba-driver", "CUDA driver", DeviceFull, &[&["cumemalloc", "cumemcreate"], STATUS]),
-    shape("cudarc", "cudarc", DeviceFull, &[&["drivererror(cuda_error_out_of_memory"]]),
     shape(
-        "paddle",
-        "PaddlePaddle",
+        "numba-driver",
+        "CUDA driver",
         DeviceFull,
-        &[
-            &["out of memory error on gpu", "memory on gpu"],
-            &["cannot allocate", "can not allocate", "out of memory error"],
-        ],
-    )
-    .over(4),
+        &[&["cumemalloc", "cumemcreate"], &["out of memory", "out_of_memory"]],
+    ),
+    shape("cudarc", "cudarc", DeviceFull, &[&["drivererror(cuda_error_out_of_memory"]]),
     shape(
         "rmm",
         "RAPIDS",
@@ -87,6 +83,7 @@ pub(super) const SHAPES: &[Shape] = &[
                 "error=2 :",
                 "cuda error 2",
                 "cuda failed with error",
+                "cuda runtime implicit",
                 "gpu api call",
                 "cuda error",
             ],
@@ -111,6 +108,8 @@ pub(super) const SHAPES: &[Shape] = &[
                 "out of vram",
                 "wgpu error: out of memory",
                 "cuda memory allocation failed",
+                "failed to allocate device memory",
+                "unable to allocate memory on gpu",
                 "gpu is out of memory",
                 "gpu ran out of memory",
                 "device out of memory",

@@ -1,6 +1,6 @@
 //! Messages of inference servers and engines.
 
-use super::super::Kind::{DeviceFull, SelfImposedLimit, StartupDoesNotFit};
+use super::super::Kind::{DeviceFull, Probable, SelfImposedLimit, StartupDoesNotFit};
 use super::{OOM, Shape, WENT_WRONG, shape};
 
 pub(super) const SHAPES: &[Shape] = &[
@@ -131,4 +131,7 @@ pub(super) const SHAPES: &[Shape] = &[
     )
     .near(&["current device", "ggml"])
     .over(2),
+    // The CPU backend says the same of its cache.
+    shape("llamacpp-kv-cache", "llama.cpp", Probable, &[&["failed to allocate buffer for kv cache"]]),
+    shape("tensorrt-tactic", "TensorRT", Probable, &[&["could not find any implementation"], &["insufficient"]]),
 ];

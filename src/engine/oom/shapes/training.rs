@@ -1,4 +1,4 @@
-//! Messages of PyTorch, TensorFlow and XLA.
+//! Messages of PyTorch, PaddlePaddle, TensorFlow and XLA.
 
 use super::super::Kind::{DeviceFull, Probable, Secondary, SelfImposedLimit, StartupDoesNotFit};
 use super::{OOM, STATUS, Shape, TRIED, shape};
@@ -42,7 +42,20 @@ pub(super) const SHAPES: &[Shape] = &[
         &[&["torch.cuda.outofmemoryerror:", "torch.outofmemoryerror:", "torch.xpu.outofmemoryerror:"]],
     )
     .over(2),
+    // === PaddlePaddle, whose exception has the name of XLA's ===
+    shape(
+        "paddle",
+        "PaddlePaddle",
+        DeviceFull,
+        &[
+            &["out of memory error on gpu", "memory on gpu"],
+            &["cannot allocate", "can not allocate", "out of memory error"],
+        ],
+    )
+    .over(4),
     // === TensorFlow and XLA ===
+    shape("tf-no-destination", "TensorFlow", Probable, &[&["dst tensor is not initialized"]]),
+    shape("xla-constant", "JAX", DeviceFull, &[&["failed to allocate"], &["bytes for new constant"]]).shared_with_cpu(),
     shape(
         "tf-driver-failed-alloc",
         "TensorFlow",
