@@ -70,7 +70,7 @@ const STATUS: &[&str] = &[
 /// The first shape that fits line `index`, and where its earliest phrase starts.
 pub(super) fn find(lines: &[Line], index: usize) -> Option<(&'static Shape, usize)> {
     let text = lines[index].lower.as_str();
-    // Few lines of a log are about memory; the rest pays for six searches instead of two hundred.
+    // Few lines of a log are about memory; the rest is not searched for every phrase.
     if ![
         "memory",
         "alloc",

@@ -159,6 +159,21 @@ const FOUND: &[(&str, Kind)] = &[
         "INFO 01-02 launcher.py:3] torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB",
         Kind::DeviceFull,
     ),
+    (
+        "2026-01-20T15:24:43Z ERROR vllm_rs: KVCache allocation failed: Insufficient GPU memory for it.",
+        Kind::StartupDoesNotFit,
+    ),
+    ("  | (EngineCore_DP0 pid=9) ValueError: No available memory for the cache blocks.", Kind::StartupDoesNotFit),
+    ("Last error:\nFailed to CUDA calloc async 6291456 bytes", Kind::DeviceFull),
+    ("InternalError: Dst tensor is not initialized.", Kind::Probable),
+    ("InternalError: CUDA runtime implicit initialization on GPU:0 failed. Status: out of memory", Kind::DeviceFull),
+    ("RESOURCE_EXHAUSTED: Failed to allocate 2147483648 bytes for new constant", Kind::DeviceFull),
+    ("llama_kv_cache_init: failed to allocate buffer for kv cache", Kind::Probable),
+    ("[TRT] [E] 10: Could not find any implementation for node {c} due to insufficient workspace", Kind::Probable),
+    ("E0102 x.cc:9] failed to load 'x': Internal: unable to allocate memory on GPU: out of memory", Kind::DeviceFull),
+    ("pycuda._driver.MemoryError: cuMemAlloc failed: out of memory", Kind::DeviceFull),
+    ("tvm.error.InternalError: Check failed: (e == cudaSuccess) is false: CUDA: out of memory", Kind::DeviceFull),
+    ("Memory allocation error on worker 0: std::bad_alloc: cudaErrorMemoryAllocation", Kind::DeviceFull),
 ];
 
 const NOT_FOUND: &[&str] = &[
@@ -249,4 +264,12 @@ fn an_arena_of_the_cpu_provider_is_host_memory() {
     let arena = "BFCArena::AllocateRawInternal Failed to allocate memory for requested buffer of size 930000000";
     assert_eq!(classify(&format!("providers: ['CPUExecutionProvider']\n{arena}")), None);
     assert!(classify(&format!("providers: ['CUDAExecutionProvider', 'CPUExecutionProvider']\n{arena}")).is_some());
+}
+
+#[test]
+fn the_framework_is_told_where_two_share_an_exceptions_name() {
+    let framework = |tail: &str| classify(tail).map(|report| report.framework);
+    let paddle = "ResourceExhaustedError: Out of memory error on GPU 0. Cannot allocate 40.1MB memory on GPU 0.";
+    assert_eq!(framework(paddle), Some("PaddlePaddle"));
+    assert_eq!(framework("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes."), Some("JAX"));
 }
