@@ -124,12 +124,12 @@ live() {
     local tls=secrets/t-gpu-memory-operator-tls ledger=configmaps/t-gpu-memory-operator-ledger
     expect "agent: lists pods" may yes agent list pods -A
     expect "agent: reads its certificate" may yes agent get $tls -n $space
-    expect "agent: not the authority's key" may no agent get $tls-ca -n $space
+    expect "agent: not the authority's key" may no agent get $tls-authority -n $space
     expect "agent: no secret elsewhere" may no agent get $tls -n default
     expect "agent: writes no pod" may no agent patch pods -A
     expect "agent: writes no event" may no agent create events -A
     expect "controller: reads a pod" may yes controller get pods -A
-    expect "controller: lists no pods of others" may no controller list pods -A
+    expect "controller: watches no pods of others" may no controller watch pods -A
     expect "controller: lists its own" may yes controller list pods -n $space
     expect "controller: evicts" may yes controller create pods --subresource=eviction -A
     expect "controller: deletes no pod" may no controller delete pods -A
