@@ -226,6 +226,14 @@ fn published(point: &Value) -> Result<Point, &'static str> {
                 // Its own model code; attention through PyTorch's kernel.
                 run.attention = Attention::Sdpa;
             }
+            if source.contains("perf_train_gpu_one") {
+                // Transformers of 2022: attention written out, its own AdamW that walks over single tensors.
+                run.attention = Attention::Eager;
+            }
+            if source.contains("torchtune") {
+                // Its recipes' defaults: checkpointing on, the loss in eight chunks.
+                (run.checkpointing, run.loss_chunk) = (Checkpointing::Full, run.batch * run.sequence / 8);
+            }
             run.compiled = point["compile"] == true;
             let is_adapter = method.contains("lora") || method == "adapter";
             kind = if is_adapter { "LoRA" } else { "full training" };
@@ -235,6 +243,7 @@ fn published(point: &Value) -> Result<Point, &'static str> {
             run.optimizer = match text(point, "optimizer") {
                 "Adafactor" => Optimizer::Adafactor,
                 "AdamW 8-bit" => Optimizer::Adam8bit,
+                _ if source.contains("perf_train_gpu_one") => Optimizer::Adam(Step::Single),
                 _ => Optimizer::Adam(Step::Foreach),
             };
             if is_adapter {
@@ -259,7 +268,9 @@ fn published(point: &Value) -> Result<Point, &'static str> {
                 run.compute = if text(point, "weights_dtype") == "fp32" { Compute::Fp32 } else { Compute::Autocast };
             }
             if text(point, "note").contains("optimizer step inside backward") {
-                (run.steps_in_backward, run.optimizer, run.loss_chunk) = (true, Optimizer::Adam8bit, 1024);
+                // Paged: the driver keeps its states in host memory and they count nowhere.
+                (run.steps_in_backward, run.optimizer) = (true, Optimizer::Adam8bit);
+                run.offload.optimizer = true;
             }
         }
         _ => return Err("neither training nor plain inference"),
@@ -267,7 +278,11 @@ fn published(point: &Value) -> Result<Point, &'static str> {
     run.parallel.data = if gpus > 1 { gpus } else { 1 };
     run.parallel.zero = u8::try_from(whole(point, "zero_stage", 0)).unwrap_or(0);
     match text(point, "parallelism") {
-        "FSDP" | "FSDP2" => run.parallel.zero = 3,
+        "FSDP" | "FSDP2" => {
+            run.parallel.zero = 3;
+            // litgpt makes the model whole on each GPU before FSDP divides it.
+            run.loads_whole = source.contains("litgpt");
+        }
         "layers split over GPUs" => {
             run.parallel = Parallel { pipeline: gpus, ..Parallel::ONE };
             let parts = point["per_gpu_parts_gib"].as_array().ok_or("no part for each GPU")?;
@@ -281,7 +296,7 @@ fn published(point: &Value) -> Result<Point, &'static str> {
     }
     run.varies = text(point, "seq_note").contains("shorter ones exist");
     // None of these ran today's Hugging Face code, which is what the tensors are counted from.
-    run.is_foreign = task == "train" && !source.contains("perf_train_gpu_one");
+    run.is_foreign = task == "train";
     let found = estimate(&shape, &run).map_err(|_| "the run contradicts itself")?;
     let settings = settings(point, &["model", "method", "weights_dtype", "optimizer", "batch", "seq", "grad_accum", "grad_checkpointing", "flash_attention", "gpus", "lora_rank", "lora_targets", "note"]);
     let settings = settings.into_iter().map(|(key, value)| match key {

@@ -144,6 +144,8 @@ fn adapters(shape: &Shape, run: &Run, width: f64) -> f64 {
     let is_shared = run.compute == Compute::Fp32 || (run.compute == Compute::Half && !lora.is_fp32);
     let copy = if run.compute == Compute::Half && lora.is_fp32 { 4.0 } else { run.pass_bytes() };
     let (inputs, outputs) = match lora.targets {
+        // One joint projection, or queries and values.
+        Targets::Some if matches!(shape.family, Family::Gpt2 | Family::NeoX) => (1.0, 0.0),
         Targets::Some => (2.0, 0.0),
         Targets::Attention => (3.0, queries),
         Targets::All => (5.0, queries + width),

@@ -251,6 +251,8 @@ pub struct Run {
     pub expandable: bool,
     /// The model is made with random weights on the GPU, where a tied head exists for a moment.
     pub is_made_on_device: bool,
+    /// Under ZeRO 3 or FSDP each GPU loads the whole model before it is divided (no meta device).
+    pub loads_whole: bool,
     /// Bytes of one element of keys and values when serving.
     pub kv_bytes: f64,
     /// The GPU, as people call it; it decides the context's size and what a share of it is.
@@ -281,6 +283,7 @@ impl Run {
             varies: false,
             expandable: false,
             is_made_on_device: false,
+            loads_whole: false,
             kv_bytes: 2.0,
             card: None,
             is_foreign: false,

@@ -1,10 +1,10 @@
 //! Memory of a model that only reads and writes tokens: plain generation, and servers with a paged pool. Flows in: checked
 //! shape and run. Flows out: an estimate.
 
-use super::overhead::{context, nccl, slack, workspace};
+use super::overhead::{Held, context, nccl, slack, workspace};
 use super::run::{Attention, Run, Task};
 use super::shape::{Family, Shape};
-use super::states::{model_split, weight_bytes};
+use super::states::{dequantised, model_split, weight_bytes};
 use super::{Error, Estimate, Interval, Phase, Term, worst};
 
 /// Bytes of keys and values of one token on one GPU: two tensors of `kv_heads * head_dim` a layer (PagedAttention paper).
@@ -31,7 +31,8 @@ fn passing(shape: &Shape, run: &Run, tokens: f64, sequence: f64) -> f64 {
 
 /// The estimate of a model that serves or generates.
 pub(super) fn estimate(shape: &Shape, run: &Run) -> Result<Estimate, Error> {
-    let doubt = if shape.family == Family::Unknown || !shape.doubts.is_empty() { 0.08 } else { 0.01 };
+    let is_doubtful = shape.family == Family::Unknown || !shape.doubts.is_empty();
+    let doubt = if is_doubtful { 0.08 } else if run.weights.is_quantised() { 0.03 } else { 0.01 };
     let weights = weight_bytes(shape, run.weights) / model_split(shape, run);
     let weights_term = Term { name: "weights", bytes: Interval::spread(weights, doubt, doubt * 1.5) };
     match run.task {
@@ -57,8 +58,9 @@ fn generate(shape: &Shape, run: &Run, weights: Term, new_tokens: f64, keeps_cach
             Term { name: "KV cache", bytes: Interval::spread(cache, 0.02, 0.08) },
             Term { name: "forward temporaries", bytes: Interval::spread(passing, 0.2, 0.35) },
             Term { name: "logits and loss", bytes: Interval::spread(logits, 0.4, 0.4) },
+            Term { name: "dequantised matrices", bytes: Interval::spread(dequantised(shape, run.weights, false), 0.9, 0.6) },
             workspace(run),
-            slack(run, weights.bytes.median, moves),
+            slack(run, &Held { weights: weights.bytes.median, activations: moves, ..Held::default() }),
             nccl(run),
             context(run),
         ]

@@ -58,6 +58,17 @@ pub fn weight_bytes(shape: &Shape, format: Format) -> f64 {
     }
 }
 
+/// Matrices brought back to 16 bits for a moment (bitsandbytes' and GPTQ's kernels for more than one token).
+/// bitsandbytes in generation quantises the head as well.
+pub fn dequantised(shape: &Shape, format: Format, trains: bool) -> f64 {
+    let matrix = shape.hidden as f64 * shape.ffn as f64;
+    let head = match format {
+        Format::Nf4 | Format::Nf4Double if !trains => shape.largest_tensor(),
+        _ => 0.0,
+    };
+    if format.is_quantised() { 2.0 * (matrix + head) } else { 0.0 }
+}
+
 /// Parameters of the adapters: `rank * (in + out)` for each adapted matrix (LoRA paper), without trained embeddings.
 pub fn lora_params(shape: &Shape, lora: &Lora) -> f64 {
     let (hidden, queries, keys, ffn) =
@@ -71,26 +82,46 @@ pub fn lora_params(shape: &Shape, lora: &Lora) -> f64 {
     shape.layers as f64 * lora.rank as f64 * sides
 }
 
-/// Parameters that are trained.
+/// Parameters that are trained: all, or the adapters and what is trained whole beside them.
 pub fn trained(shape: &Shape, run: &Run) -> f64 {
-    match &run.lora {
-        None => shape.params(),
-        Some(lora) => {
-            let embeddings = shape.embedding() * if shape.tied { 1.0 } else { 2.0 };
-            lora_params(shape, lora) + if lora.trains_embeddings { embeddings } else { 0.0 }
+    run.lora.map_or_else(|| shape.params(), |lora| lora_params(shape, &lora) + whole_beside(shape, &lora))
+}
+
+/// Parameters of embedding and head where they are trained whole beside adapters (peft's `modules_to_save`).
+fn whole_beside(shape: &Shape, lora: &Lora) -> f64 {
+    let tables = if shape.tied { 1.0 } else { 2.0 };
+    if lora.trains_embeddings { shape.embedding() * tables } else { 0.0 }
+}
+
+/// Bytes of one trained weight, and of its gradient. Under peft adapters are fp32 whatever the base is, while whole
+/// modules keep the base's type. A master copy makes fp32 gradients where they are not divided (DeepSpeed's bf16
+/// optimizer, Megatron's main gradients: 18 bytes a parameter in all).
+fn widths(shape: &Shape, run: &Run) -> (f64, f64) {
+    match (run.compute, &run.lora) {
+        (compute, Some(lora)) => {
+            let adapter = if compute == Compute::Half && !lora.is_fp32 { 2.0 } else { 4.0 };
+            let base = if run.weights == Format::Fp32 { 4.0 } else { 2.0 };
+            let (adapters, whole) = (lora_params(shape, lora), whole_beside(shape, lora));
+            let width = (adapters * adapter + whole * base) / (adapters + whole).max(1.0);
+            (width, width)
         }
+        (Compute::Fp32 | Compute::Autocast, None) => (4.0, 4.0),
+        (Compute::Half, None) => (2.0, 2.0),
+        (Compute::Master, None) => (2.0, if run.parallel.zero >= 2 { 2.0 } else { 4.0 }),
     }
 }
 
-/// Bytes of one trained weight and of its gradient.
-///
-/// Under peft, adapters and copied embeddings are fp32 unless everything is asked to be 16 bits.
-pub fn gradient_width(run: &Run) -> f64 {
-    match (run.compute, &run.lora) {
-        (Compute::Half, Some(lora)) if !lora.is_fp32 => 2.0,
-        (_, Some(_)) | (Compute::Fp32 | Compute::Autocast, None) => 4.0,
-        (Compute::Half | Compute::Master, None) => 2.0,
-    }
+/// Bytes of one gradient.
+pub fn gradient_width(shape: &Shape, run: &Run) -> f64 {
+    widths(shape, run).1
+}
+
+/// Bytes of the base weights as the run keeps them. peft's `prepare_model_for_kbit_training` raises what is not
+/// quantised (embedding, head, norms) to fp32.
+pub fn base_bytes(shape: &Shape, run: &Run) -> f64 {
+    let raises = run.weights.is_quantised() && run.lora.is_some_and(|lora| lora.is_fp32);
+    let rest = shape.params() - (shape.layers as f64 * shape.block_matrices()).min(shape.params());
+    weight_bytes(shape, run.weights) + if raises { 2.0 * rest } else { 0.0 }
 }
 
 /// Optimizer bytes for one trained parameter whose gradient has `width` bytes.
@@ -125,10 +156,10 @@ pub fn states(shape: &Shape, run: &Run) -> States {
     let shards = parallel.data as f64 * parallel.context as f64;
     let stage = |from: u8| if parallel.zero >= from { shards } else { 1.0 };
     let trained = trained(shape, run);
-    let width = gradient_width(run);
-    let base = weight_bytes(shape, run.weights);
-    let adapters = if run.lora.is_some() { trained * width } else { 0.0 };
-    let optimizer = trained * optimizer_bytes(shape, run.optimizer, run.compute, width);
+    let (weight_width, width) = widths(shape, run);
+    let base = base_bytes(shape, run);
+    let adapters = if run.lora.is_some() { trained * weight_width } else { 0.0 };
+    let optimizer = trained * optimizer_bytes(shape, run.optimizer, run.compute, weight_width);
     let largest = shape.largest_tensor().min(trained);
     let step = match run.optimizer {
         Optimizer::Adam(Step::Foreach) | Optimizer::Muon => trained * width.min(4.0) / split / stage(1),

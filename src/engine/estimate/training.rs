@@ -2,10 +2,10 @@
 //! line of a step, and the worst moment taken. Flows in: checked shape and run. Flows out: an estimate.
 
 use super::activations::{around, block, loss};
-use super::overhead::{context, nccl, slack, workspace};
+use super::overhead::{Held, context, nccl, slack, workspace};
 use super::run::{Checkpointing, Compute, Format, Offload, Optimizer, Run};
 use super::shape::{Family, Shape};
-use super::states::{States, states, weight_bytes};
+use super::states::{States, base_bytes, states, weight_bytes};
 use super::{Error, Estimate, Interval, Phase, Term, worst};
 
 /// How sure the formulas are: share below and above the median.
@@ -20,12 +20,20 @@ fn spread(shape: &Shape, run: &Run) -> Spread {
     let is_unknown = shape.family == Family::Unknown || !shape.doubts.is_empty();
     let activations = match (is_unknown, run.is_foreign || run.compiled, shape.family) {
         (true, ..) => (0.6, 1.0),
-        (_, true, _) => (0.3, 0.4),
+        // Quantised layers keep more than their inputs in some kernels.
+        (_, true, _) if run.weights.is_quantised() => (0.3, 1.0),
+        (_, true, _) => (0.3, 0.6),
         (.., Family::T5) => (0.3, 0.3),
         _ => (0.03, 0.05),
     };
-    let loss = if run.is_foreign || is_unknown { (0.35, 0.5) } else { (0.02, 0.04) };
-    let states = if is_unknown { (0.05, 0.08) } else if run.is_foreign { (0.02, 0.03) } else { (0.005, 0.01) };
+    let loss = if run.is_foreign || is_unknown { (0.4, 0.7) } else { (0.02, 0.04) };
+    let states = match (is_unknown, run.is_foreign) {
+        (true, _) => (0.05, 0.08),
+        // Whether gradients are kept in 16 or 32 bits beside a master copy differs between tools.
+        _ if run.compute == Compute::Master => (0.08, 0.12),
+        (_, true) => (0.03, 0.05),
+        _ => (0.005, 0.01),
+    };
     Spread { states, activations, loss }
 }
 
@@ -35,9 +43,15 @@ pub(super) fn estimate(shape: &Shape, run: &Run) -> Result<Estimate, Error> {
     let states = states(shape, run);
     let step = step(shape, run, &states);
     let of = |(below, above): (f64, f64), bytes: f64| Interval::spread(bytes, below, above);
-    let phase = |gradients: f64, activations: f64, loss: f64, passing: (&'static str, f64)| {
-        let stays = states.weights + states.optimizer + gradients.min(step.carried);
-        let moves = (gradients - step.carried).max(0.0) + activations + loss + passing.1 + step.casts;
+    let held = Held {
+        weights: states.weights,
+        optimizer: states.optimizer,
+        gradients: states.gradients,
+        activations: step.kept + step.last,
+        logits: step.logits,
+        casts: if run.lora.is_some() { 0.0 } else { step.casts },
+    };
+    let phase = |gradients: f64, activations: f64, loss: f64, passing: (&'static str, f64), casts: f64| {
         vec![
             Term { name: "weights", bytes: of(spread.states, states.weights) },
             Term { name: "gradients", bytes: of(spread.states, gradients) },
@@ -45,24 +59,34 @@ pub(super) fn estimate(shape: &Shape, run: &Run) -> Result<Estimate, Error> {
             Term { name: "activations", bytes: of(spread.activations, activations) },
             Term { name: "logits and loss", bytes: of(spread.loss, loss) },
             Term { name: passing.0, bytes: of((0.1, 0.15), passing.1) },
-            Term { name: "16-bit copies", bytes: of((0.05, 0.05), step.casts) },
+            Term { name: "16-bit copies", bytes: of((0.05, 0.05), casts) },
             Term { name: "gathered weights and buckets", bytes: of((0.5, 0.8), step.buffers) },
             workspace(run),
-            slack(run, stays, moves),
+            slack(run, &held),
             nccl(run),
             context(run),
         ]
     };
-    let phases = vec![
-        (Phase::Loss, phase(step.carried, step.kept, step.loss, ("backward temporaries", step.deep))),
-        (Phase::Backward, phase(states.gradients, step.last, 0.0, ("backward temporaries", step.embedding))),
-        (Phase::Step, {
-            let mut terms = phase(states.gradients, 0.0, 0.0, ("optimizer temporaries", states.step));
-            terms.retain(|term| term.name != "16-bit copies");
-            terms
-        }),
+    let deep = ("backward temporaries", step.deep);
+    let recomputed = ("backward temporaries", step.last);
+    let table = ("backward temporaries", step.embedding);
+    let mut phases = vec![
+        // In the forward pass all 16-bit copies are still cached; the loss has one gradient less than a moment later.
+        (Phase::Loss, phase(step.carried, step.kept, step.loss * 0.83, ("backward temporaries", 0.0), step.casts)),
+        (Phase::Loss, phase(step.carried, step.kept, step.loss, deep, step.late_casts)),
+        // The first block is the last to go backward; the embedding's gradient comes after it.
+        (Phase::Backward, phase(step.before_last, step.inputs, 0.0, recomputed, step.last_casts)),
+        (Phase::Backward, phase(states.gradients, 0.0, 0.0, table, 0.0)),
+        (Phase::Step, phase(states.gradients, 0.0, 0.0, ("optimizer temporaries", states.step), 0.0)),
     ];
-    let mut phases = phases;
+    if run.loads_whole && parallel_data(run) > 1.0 {
+        // All weights lie on each GPU before they are divided.
+        let whole = base_bytes(shape, run) / run.parallel.tensor as f64;
+        let bytes = Interval::new(whole, whole * (1.0 + 1.0 / parallel_data(run)), whole * 2.1);
+        let copies = Interval::spread(block(shape, run).kept * run.tokens() + shape.embedding(), 0.8, 2.0);
+        let term = |name, bytes| Term { name, bytes };
+        phases.push((Phase::Load, vec![term("weights before sharding", bytes), term("copies", copies), workspace(run), nccl(run), context(run)]));
+    }
     if run.is_made_on_device && shape.tied {
         let bytes = Interval::exact(states.weights);
         let width = weight_bytes(shape, run.weights) / shape.params();
@@ -74,6 +98,10 @@ pub(super) fn estimate(shape: &Shape, run: &Run) -> Result<Estimate, Error> {
     let mut estimate = worst(phases, super::overhead::OUTSIDE);
     notes(shape, run, &mut estimate);
     Ok(estimate)
+}
+
+fn parallel_data(run: &Run) -> f64 {
+    if run.parallel.zero >= 3 { run.parallel.data as f64 } else { 1.0 }
 }
 
 /// Bytes on the time line of one step.
@@ -90,8 +118,15 @@ struct StepBytes {
     deep: f64,
     /// Temporaries of the embedding's gradient.
     embedding: f64,
-    /// 16-bit copies of fp32 weights under autocast.
+    /// 16-bit copies of fp32 weights under autocast: in the forward pass, when the backward pass begins, and at its end.
     casts: f64,
+    late_casts: f64,
+    last_casts: f64,
+    /// Gradients that are there when the first block is recomputed, and the block inputs that still are.
+    before_last: f64,
+    inputs: f64,
+    /// One fp32 copy of the logits: the largest single block of a step.
+    logits: f64,
     /// Gathered weights, reduction buckets, dequantised matrices.
     buffers: f64,
 }
@@ -118,19 +153,27 @@ fn step(shape: &Shape, run: &Run, states: &States) -> StepBytes {
 
     let trains = run.lora.is_none() || run.lora.is_some_and(|lora| lora.trains_embeddings);
     let split = parallel.tensor as f64 * if parallel.zero >= 3 { parallel.data as f64 } else { 1.0 };
-    let gradient_width = if states.gradients > 0.0 { super::states::gradient_width(run) } else { 0.0 };
+    let gradient_width = if states.gradients > 0.0 { super::states::gradient_width(shape, run) } else { 0.0 };
     let table = if trains { shape.embedding() * gradient_width / split } else { 0.0 };
     // The gradient of a table is dense. A tied one gets two, and their sum, before they are added to what is there.
-    let embedding = table * if shape.tied { 2.0 } else { 1.0 };
+    let embedding = table
+        * match (shape.tied, run.accumulation > 1) {
+            (true, true) => 3.0,
+            (true, false) => 2.0,
+            (false, _) => 1.0,
+        };
     let matrices = shape.block_matrices() * layers / parallel.tensor as f64;
     let head_params = shape.embedding() / parallel.tensor as f64;
     let is_cast = run.compute == Compute::Autocast && run.weights == Format::Fp32;
-    let casts = match run.checkpointing {
-        _ if !is_cast => 0.0,
-        // Inside a checkpointed block the copies die with the block; the head's stays.
-        Checkpointing::Full => 2.0 * (matrices / layers + head_params),
-        Checkpointing::Off | Checkpointing::Selective => 2.0 * (matrices + head_params),
+    let one = if is_cast { 2.0 } else { 0.0 };
+    let casts = one * (matrices + head_params);
+    let (late_casts, last_casts) = match run.checkpointing {
+        // After the forward pass autocast's cache is cleared, and only what autograd saved keeps its copy.
+        Checkpointing::Full => (one * head_params, one * matrices / layers),
+        Checkpointing::Off | Checkpointing::Selective => (casts, 0.0),
     };
+    // The cache holds copies of trained weights alone.
+    let casts = if run.lora.is_some() { late_casts } else { casts };
     let carried = if run.accumulation > 1 { states.gradients } else { 0.0 };
     StepBytes {
         carried,
@@ -140,6 +183,11 @@ fn step(shape: &Shape, run: &Run, states: &States) -> StepBytes {
         deep: (block.passing * tokens - loss_passing).max(0.0) * 0.5,
         embedding,
         casts,
+        late_casts,
+        last_casts,
+        before_last: (states.gradients - table).max(carried),
+        inputs: if run.checkpointing == Checkpointing::Full { block.input * tokens } else { 0.0 },
+        logits: loss_kept.max(loss_passing) / if run.loss_chunk == 0 { 1.0 } else { 2.0 } * if loss_passing > loss_kept { 0.5 } else { 1.0 },
         buffers: buffers(shape, run),
     }
 }
@@ -152,17 +200,20 @@ fn buffers(shape: &Shape, run: &Run) -> f64 {
     let parallel = &run.parallel;
     let params = shape.params() / parallel.tensor as f64;
     let trained = super::states::trained(shape, run) / parallel.tensor as f64;
-    let width = if run.weights == Format::Fp32 && run.compute != Compute::Autocast { 4.0 } else { 2.0 };
+    let width = match run.weights {
+        Format::Fp32 if run.compute == Compute::Autocast => 2.0,
+        format => super::states::bytes_per_weight(format),
+    };
     let unit = shape.block_matrices() / parallel.tensor as f64;
     let shared = match (parallel.data, parallel.zero) {
         (1, _) if run.offload.weights => 2.0 * (unit + shape.embedding()) * width,
         (1, _) => 0.0,
-        (_, 0) => trained * super::states::gradient_width(run),
+        (_, 0) => trained * super::states::gradient_width(shape, run),
         (_, 1 | 2) => params.min(5e8) * width + trained.min(5e8) * width,
         _ => (2.0 * unit + shape.embedding()).min(params) * width + unit.min(trained) * width,
     };
     let offloaded = if run.offload != Offload::default() { trained.min(5e8) * 2.0 } else { 0.0 };
-    let dequantised = if run.weights.is_quantised() { 2.0 * shape.hidden as f64 * shape.ffn as f64 * 2.0 } else { 0.0 };
+    let dequantised = super::states::dequantised(shape, run.weights, true);
     shared + offloaded + dequantised
 }
 
