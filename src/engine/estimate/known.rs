@@ -144,7 +144,7 @@ fn plain(name: &str) -> String {
         let is_version = word.len() == 4 && word.starts_with('v') && word.contains('.');
         !is_version && (!ending.contains(word) || words.starts_with("bert") && *word == "base")
     });
-    kept.flat_map(str::chars).filter(char::is_ascii_alphanumeric).collect()
+    kept.flat_map(str::chars).filter(|char| char.is_ascii_alphanumeric() || *char == '.').collect()
 }
 
 #[cfg(test)]

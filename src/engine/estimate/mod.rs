@@ -47,6 +47,8 @@ pub mod render;
 use run::{Run, Task};
 use shape::Shape;
 
+pub(crate) const GIB: f64 = 1_073_741_824.0;
+
 /// An amount of memory in bytes that is not known exactly. Always `0 <= low <= median <= high`, all finite.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Interval {
@@ -168,6 +170,9 @@ pub struct Estimate {
     pub reserved: Interval,
     /// What the driver counts for the process, CUDA context included. Compare this one with a card.
     pub total: Interval,
+    /// The least memory of a card with which the job works. The same as `total`, except for a server, which takes what
+    /// it is given: there it is what weights, temporaries and one full sequence need of the whole card.
+    pub needs: Interval,
     /// When the peak occurs.
     pub phase: Phase,
     /// What was taken for granted, in sentences.
@@ -254,7 +259,7 @@ pub(crate) fn worst(phases: Vec<(Phase, Vec<Term>)>, outside: &[&str]) -> Estima
     let (phase, terms) = worst.map_or((Phase::Load, Vec::new()), |(_, phase, terms)| (phase, terms));
     let terms = terms.into_iter().filter(|term| term.bytes.high > 0.0).collect();
     let (allocated, reserved, total) = all;
-    Estimate { terms, allocated, reserved, total, phase, assumptions: Vec::new(), unknowns: Vec::new() }
+    Estimate { terms, allocated, reserved, total, needs: total, phase, assumptions: Vec::new(), unknowns: Vec::new() }
 }
 
 /// Rejects a number outside what any machine has.

@@ -103,23 +103,25 @@ fn server(shape: &Shape, run: &Run, weights: Term, (utilization, batched_tokens,
     let graphs = Interval::new(0.0, 0.2e9, 1.5e9);
     let one = token * run.sequence as f64;
     let fixed = weights.bytes.median + activation.median;
-    let (pool, outside) = match run.card {
+    let pool = match run.card {
         // The context and the captured graphs come on top of the share in some versions: above it, never below.
-        Some(card) => ((utilization * card.usable() - fixed - context(run).bytes.median).max(0.0), graphs),
-        None => (one * sequences, graphs),
+        Some(card) => (utilization * card.usable() - fixed - context(run).bytes.median).max(0.0),
+        None => one * sequences,
     };
     let terms = vec![
         weights,
         Term { name: "forward temporaries", bytes: activation },
         // What temporaries take the pool does not get: its bounds are those of the share as a whole.
         Term { name: "KV cache", bytes: Interval::spread(pool, 0.03, 0.02) },
-        Term { name: "CUDA graphs", bytes: outside },
+        Term { name: "CUDA graphs", bytes: graphs },
         workspace(run),
         nccl(run),
         context(run),
     ];
     let mut estimate = worst(vec![(Phase::Pool, terms)], super::overhead::OUTSIDE);
     let least = fixed + one;
+    let outside = [context(run).bytes, workspace(run).bytes, Interval::spread(least, 0.05, 0.08)];
+    estimate.needs = Interval::sum(&outside).times(1.0 / utilization);
     if let Some(card) = run.card {
         let share = utilization * card.usable();
         estimate.assumptions.push(format!("the server takes {:.0} % of a {} and fills it with keys and values", utilization * 100.0, card.name));
