@@ -19,7 +19,10 @@ fn main() {
     if wants_points {
         print_points(&all, &only);
     }
-    println!("\n{:<34} {:>4} {:>8} {:>8} {:>8} {:>8} {:>8}", "kind", "n", "median", "within", "inside", "width", "above");
+    println!(
+        "\n{:<34} {:>4} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "kind", "n", "median", "within", "inside", "width", "above"
+    );
     println!("{:<34} {:>4} {:>8} {:>8} {:>8} {:>8} {:>8}", "", "", "error %", "15 % %", "bounds %", "± %", "high %");
     let mut kinds: BTreeMap<&str, Vec<&Point>> = BTreeMap::new();
     for point in &all {
@@ -30,7 +33,12 @@ fn main() {
         let row = Row::of(points);
         println!(
             "{kind:<34} {:>4} {:>8.1} {:>8.0} {:>8.0} {:>8.1} {:>8.1}",
-            points.len(), row.error, row.near, row.inside, row.width, row.above
+            points.len(),
+            row.error,
+            row.near,
+            row.inside,
+            row.width,
+            row.above
         );
     }
     rules(&all);
@@ -83,12 +91,18 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 fn print_points(all: &[Point], only: &[String]) {
     let gib = |bytes: f64| bytes / 1_073_741_824.0;
     for point in all {
-        if only.iter().any(|word| word != "points" && !point.label.contains(word.as_str()) && !point.set.contains(word.as_str())) {
+        if only
+            .iter()
+            .any(|word| word != "points" && !point.label.contains(word.as_str()) && !point.set.contains(word.as_str()))
+        {
             continue;
         }
         println!(
             "{:>7.2} est {:>7.2} [{:>6.2} {:>6.2}] {:>+6.1} % {} alloc {:>+6.1} %  {}",
-            gib(point.actual), gib(point.estimate.median), gib(point.estimate.low), gib(point.estimate.high),
+            gib(point.actual),
+            gib(point.estimate.median),
+            gib(point.estimate.low),
+            gib(point.estimate.high),
             100.0 * (point.estimate.median / point.actual - 1.0),
             if point.estimate.holds(point.actual) { "in " } else { "OUT" },
             point.allocated.map_or(0.0, |(estimate, actual)| 100.0 * (estimate / actual - 1.0)),
@@ -108,7 +122,11 @@ fn rules(all: &[Point]) {
         let ours = of(&|point| point.estimate.median);
         let sixteen = of(&|point| if trains { states::sixteen_bytes_rule(point.params) } else { f64::NAN });
         let accelerate = of(&|point| {
-            if trains { states::accelerate_rule(point.params, point.weight_width) } else { 1.2 * point.params * point.weight_width }
+            if trains {
+                states::accelerate_rule(point.params, point.weight_width)
+            } else {
+                1.2 * point.params * point.weight_width
+            }
         });
         let deepspeed = of(&|point| {
             if !trains {
@@ -140,7 +158,11 @@ fn leave_out(all: &[Point]) {
         let (out, rest): (Vec<&Point>, Vec<&Point>) = own.iter().partition(|point| point.model == model);
         let factor = median(rest.iter().map(|point| point.actual / point.estimate.median));
         let found: Vec<f64> = out.iter().map(|point| point.error(point.estimate.median * factor)).collect();
-        println!("  {model:<22} {:>3} points  factor {factor:.4}  median error {:>5.1} %", out.len(), 100.0 * median(found.iter().copied()));
+        println!(
+            "  {model:<22} {:>3} points  factor {factor:.4}  median error {:>5.1} %",
+            out.len(),
+            100.0 * median(found.iter().copied())
+        );
         errors.extend(found);
     }
     println!("figure estimate_leave_model_out_median_error {:.2} percent", 100.0 * median(errors.into_iter()));

@@ -22,7 +22,14 @@ pub struct Block {
 
 /// Korthikanti et al. 2022: bytes of one block at 16 bits for `tokens` tokens of sequences of `sequence`, on one of
 /// `tensor` GPUs.
-pub fn korthikanti(shape: &Shape, tokens: f64, sequence: f64, tensor: f64, is_sequence_parallel: bool, kind: Checkpointing) -> f64 {
+pub fn korthikanti(
+    shape: &Shape,
+    tokens: f64,
+    sequence: f64,
+    tensor: f64,
+    is_sequence_parallel: bool,
+    kind: Checkpointing,
+) -> f64 {
     let hidden = shape.hidden as f64;
     let scores = 5.0 * shape.heads as f64 * sequence / hidden;
     let unit = tokens * hidden;
@@ -91,7 +98,8 @@ fn outside_matrices(shape: &Shape, run: &Run) -> (f64, f64) {
             // RMSNorm in fp32: the input raised to fp32, and the normalised one for its weight's gradient.
             let weighed = if shape.family == Family::Gemma { 4.0 } else { stream };
             let norm = 4.0 * hidden + trains * weighed * hidden;
-            let queries = if shape.qk_norm { (4.0 + trains * pass) * (shape.query_width() + shape.key_width()) } else { 0.0 };
+            let queries =
+                if shape.qk_norm { (4.0 + trains * pass) * (shape.query_width() + shape.key_width()) } else { 0.0 };
             let inputs = if is_cast { 5.0 } else { 2.0 };
             (2.0 * norm + queries, trains * inputs * pass * hidden)
         }

@@ -267,7 +267,8 @@ fn training(shape: &Shape, run: &Run, capacity: f64, add: &mut impl FnMut(Kind, 
     if run.parallel.zero < 3 || run.parallel.data < 8 {
         let mut changed = run.clone();
         changed.parallel.zero = 3;
-        changed.parallel.data = if run.parallel.zero < 3 && run.parallel.data > 1 { run.parallel.data } else { run.parallel.data * 2 };
+        changed.parallel.data =
+            if run.parallel.zero < 3 && run.parallel.data > 1 { run.parallel.data } else { run.parallel.data * 2 };
         add(Kind::Zero, format!("stage 3 over {} GPUs", changed.parallel.data), changed);
     }
 }
@@ -398,7 +399,13 @@ mod tests {
     #[test]
     fn idle_blocks_of_a_measured_job_come_first_when_they_are_the_trouble() {
         let gib = 1_073_741_824.0;
-        let job = Measured { peak: 40.0 * gib, capacity: 36.0 * gib, allocator: Some((20.0 * gib, 39.0 * gib)), has_pool: false, trains: true };
+        let job = Measured {
+            peak: 40.0 * gib,
+            capacity: 36.0 * gib,
+            allocator: Some((20.0 * gib, 39.0 * gib)),
+            has_pool: false,
+            trains: true,
+        };
         let list = advise_measured(&job);
         assert_eq!(list.first().map(|remedy| remedy.kind), Some(Kind::Allocator));
         assert!(list.iter().all(|remedy| remedy.peak.low <= remedy.peak.high));

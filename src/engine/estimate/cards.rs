@@ -84,7 +84,8 @@ pub const CARDS: &[Card] = &[
 /// The card that people call `name`: case, vendor and punctuation do not matter.
 pub fn find(name: &str) -> Option<&'static Card> {
     let plain = |name: &str| -> String {
-        let name = name.to_lowercase().replace("nvidia", "").replace("tesla", "").replace("-sxm4", "").replace("geforce", "");
+        let name =
+            name.to_lowercase().replace("nvidia", "").replace("tesla", "").replace("-sxm4", "").replace("geforce", "");
         name.chars().filter(|char| char.is_ascii_alphanumeric() || *char == '.').collect()
     };
     let wanted = plain(name);

@@ -20,7 +20,8 @@ pub fn shape(text: &str) -> Result<Shape, Error> {
     let (family, is_familiar) = family(&kind);
     if !is_familiar {
         let kind = if kind.is_empty() { "not given" } else { &kind };
-        doubts.push(format!("model_type {:.40} is not known: activations are taken from the heaviest known kind", kind));
+        doubts
+            .push(format!("model_type {:.40} is not known: activations are taken from the heaviest known kind", kind));
     }
     let hidden = need(config, &["hidden_size", "n_embd", "d_model", "dim"], "hidden_size")?;
     let mut layers = need(config, &["num_hidden_layers", "n_layer", "num_layers", "n_layers"], "num_hidden_layers")?;
@@ -28,10 +29,8 @@ pub fn shape(text: &str) -> Result<Shape, Error> {
         layers = layers.saturating_add(number(config, &["num_decoder_layers"])?.unwrap_or(layers));
     }
     let heads = need(config, &["num_attention_heads", "n_head", "num_heads", "n_heads"], "num_attention_heads")?;
-    let vocab = number(config, &["vocab_size", "padded_vocab_size"])?.map_or_else(
-        || need(&root, &["vocab_size"], "vocab_size"),
-        Ok,
-    )?;
+    let vocab = number(config, &["vocab_size", "padded_vocab_size"])?
+        .map_or_else(|| need(&root, &["vocab_size"], "vocab_size"), Ok)?;
     let head_dim = match number(config, &["head_dim", "d_kv", "kv_channels"])? {
         Some(head_dim) => head_dim,
         None => hidden.checked_div(heads).filter(|dim| *dim > 0).ok_or(Error::Contradiction {
@@ -86,8 +85,27 @@ fn family(kind: &str) -> (Family, bool) {
     let family = if starts(&["gemma"]) {
         Family::Gemma
     } else if starts(&[
-        "llama", "mistral", "mixtral", "qwen", "yi", "baichuan", "phi3", "phi4", "deepseek", "internlm", "chatglm", "glm",
-        "olmo", "granite", "smollm", "cohere", "starcoder2", "minicpm", "gpt_oss", "exaone", "solar",
+        "llama",
+        "mistral",
+        "mixtral",
+        "qwen",
+        "yi",
+        "baichuan",
+        "phi3",
+        "phi4",
+        "deepseek",
+        "internlm",
+        "chatglm",
+        "glm",
+        "olmo",
+        "granite",
+        "smollm",
+        "cohere",
+        "starcoder2",
+        "minicpm",
+        "gpt_oss",
+        "exaone",
+        "solar",
     ]) {
         Family::Llama
     } else if starts(&["gpt2", "gpt_bigcode"]) {
@@ -107,7 +125,8 @@ fn family(kind: &str) -> (Family, bool) {
 }
 
 fn experts(config: &Value, ffn: u64) -> Result<Option<Experts>, Error> {
-    let Some(count) = number(config, &["num_local_experts", "num_experts", "n_routed_experts"])?.filter(|count| *count > 1)
+    let Some(count) =
+        number(config, &["num_local_experts", "num_experts", "n_routed_experts"])?.filter(|count| *count > 1)
     else {
         return Ok(None);
     };
@@ -186,9 +205,10 @@ mod tests {
     #[test]
     fn a_missing_size_is_named_and_never_guessed() {
         let error = shape(r#"{"model_type":"llama","num_hidden_layers":32,"num_attention_heads":32,"vocab_size":9}"#);
-        assert_eq!(error.err().map(|error| error.to_string()), Some(
-            "hidden_size is missing: config.json must say it, no default is safe".to_owned()
-        ));
+        assert_eq!(
+            error.err().map(|error| error.to_string()),
+            Some("hidden_size is missing: config.json must say it, no default is safe".to_owned())
+        );
     }
 
     #[test]
@@ -202,7 +222,13 @@ mod tests {
     #[test]
     fn absurd_numbers_and_broken_text_are_errors_not_panics() {
         for text in [
-            "", "[]", "3", "{", r#"{"hidden_size":-1}"#, r#"{"hidden_size":1e400}"#, r#"{"hidden_size":"big"}"#,
+            "",
+            "[]",
+            "3",
+            "{",
+            r#"{"hidden_size":-1}"#,
+            r#"{"hidden_size":1e400}"#,
+            r#"{"hidden_size":"big"}"#,
             r#"{"hidden_size":18446744073709551615,"num_layers":18446744073709551615,"n_head":1,"vocab_size":1}"#,
             r#"{"hidden_size":2,"num_layers":1,"n_head":0,"vocab_size":1}"#,
             r#"{"hidden_size":2,"num_layers":1,"n_head":9,"vocab_size":1}"#,

@@ -138,9 +138,11 @@ fn special(name: &str) -> Option<Shape> {
 /// A name without publisher, case, punctuation, a release's patch digits and the endings that leave the shape as it is.
 fn plain(name: &str) -> String {
     let name = name.rsplit('/').next().unwrap_or_default().split('(').next().unwrap_or_default();
-    let words = name.to_lowercase().replace("meta-llama", "llama").replace("llama-", "llama").replace("qwen-2", "qwen2");
+    let words =
+        name.to_lowercase().replace("meta-llama", "llama").replace("llama-", "llama").replace("qwen-2", "qwen2");
     let kept = words.split(['-', '_', ' ']).filter(|word| {
-        let ending = ["instruct", "chat", "hf", "base", "it", "uncased", "cased", "alpha", "fp16", "awq", "gptq", "int4"];
+        let ending =
+            ["instruct", "chat", "hf", "base", "it", "uncased", "cased", "alpha", "fp16", "awq", "gptq", "int4"];
         let is_version = word.len() == 4 && word.starts_with('v') && word.contains('.');
         !is_version && (!ending.contains(word) || words.starts_with("bert") && *word == "base")
     });

@@ -24,9 +24,14 @@ pub fn read(args: &[String], env: &[(String, String)]) -> Reading {
     let mut reading = Reading::default();
     let has = |name: &str| words.iter().any(|word| word.rsplit('/').next() == Some(name));
     let is_vllm = has("vllm") || words.iter().any(|word| word.starts_with("vllm.entrypoints"));
-    reading.program = [("vLLM", is_vllm), ("DeepSpeed", has("deepspeed")), ("Accelerate", has("accelerate")), ("torchrun", has("torchrun"))]
-        .into_iter()
-        .find_map(|(name, is_it)| is_it.then_some(name));
+    reading.program = [
+        ("vLLM", is_vllm),
+        ("DeepSpeed", has("deepspeed")),
+        ("Accelerate", has("accelerate")),
+        ("torchrun", has("torchrun")),
+    ]
+    .into_iter()
+    .find_map(|(name, is_it)| is_it.then_some(name));
     if is_vllm {
         reading.options.task = Some("serve".to_owned());
         // `vllm serve MODEL`: the model has no flag.
@@ -36,7 +41,9 @@ pub fn read(args: &[String], env: &[(String, String)]) -> Reading {
     let mut at = 0;
     while let Some(word) = words.get(at) {
         at += 1;
-        let Some(flag) = word.strip_prefix("--").or_else(|| word.strip_prefix('-').filter(|rest| *rest == "tp" || *rest == "pp")) else {
+        let Some(flag) =
+            word.strip_prefix("--").or_else(|| word.strip_prefix('-').filter(|rest| *rest == "tp" || *rest == "pp"))
+        else {
             continue;
         };
         let (name, value) = match flag.split_once('=') {
@@ -120,16 +127,26 @@ fn flag_value(reading: &mut Reading, name: &str, value: Option<&str>, is_vllm: b
     let mut number = || {
         let found = value.and_then(|value| value.trim().parse::<u64>().ok());
         if found.is_none() {
-            unread.push(format!("--{name} {}: not a whole number", value.unwrap_or("").chars().take(40).collect::<String>()));
+            unread.push(format!(
+                "--{name} {}: not a whole number",
+                value.unwrap_or("").chars().take(40).collect::<String>()
+            ));
         }
         found
     };
     match name {
-        "model" | "model_name_or_path" | "model_name" | "base_model" | "pretrained_model_name_or_path" | "model_id" => options.model = text(),
-        "per_device_train_batch_size" | "train_micro_batch_size_per_gpu" | "micro_batch_size" | "train_batch_size" | "batch_size" => {
+        "model" | "model_name_or_path" | "model_name" | "base_model" | "pretrained_model_name_or_path" | "model_id" => {
+            options.model = text()
+        }
+        "per_device_train_batch_size"
+        | "train_micro_batch_size_per_gpu"
+        | "micro_batch_size"
+        | "train_batch_size"
+        | "batch_size" => {
             options.batch = number();
         }
-        "max_seq_length" | "max_length" | "block_size" | "model_max_length" | "cutoff_len" | "seq_length" | "max_source_length" | "max_model_len" => {
+        "max_seq_length" | "max_length" | "block_size" | "model_max_length" | "cutoff_len" | "seq_length"
+        | "max_source_length" | "max_model_len" => {
             options.sequence = number();
         }
         "gradient_accumulation_steps" => options.accumulation = number(),
@@ -147,7 +164,9 @@ fn flag_value(reading: &mut Reading, name: &str, value: Option<&str>, is_vllm: b
         }
         "optim" | "optimizer" => options.optimizer = text(),
         "attn_implementation" => options.attention = text(),
-        "use_flash_attention_2" | "flash_attn" | "use_flash_attn" if is_on => options.attention = Some("flash".to_owned()),
+        "use_flash_attention_2" | "flash_attn" | "use_flash_attn" if is_on => {
+            options.attention = Some("flash".to_owned())
+        }
         "use_liger_kernel" | "use_liger" if is_on => options.loss_chunk = Some(1024),
         "torch_compile" if is_on => options.compile = true,
         "use_peft" | "use_lora" if is_on && options.method.is_none() => options.method = Some("lora".to_owned()),
@@ -184,13 +203,20 @@ fn flag_value(reading: &mut Reading, name: &str, value: Option<&str>, is_vllm: b
         "quantization" => options.weights = text(),
         "dtype" if is_vllm && matches!(value, Some("float32" | "float")) => options.precision = Some("fp32".to_owned()),
         "enforce_eager" | "swap_space" | "dtype" => {}
-        "deepspeed" | "deepspeed_config" | "deepspeed_config_file" if value.is_some_and(|value| value.contains('.')) => {
-            unread.push(format!("DeepSpeed's configuration {}: ZeRO stage, precision and offload are in it", value.unwrap_or("")));
+        "deepspeed" | "deepspeed_config" | "deepspeed_config_file"
+            if value.is_some_and(|value| value.contains('.')) =>
+        {
+            unread.push(format!(
+                "DeepSpeed's configuration {}: ZeRO stage, precision and offload are in it",
+                value.unwrap_or("")
+            ));
         }
         "config_file" | "config" => {
             unread.push(format!("the file {}: it may change anything", value.unwrap_or("")));
         }
-        "cpu_offload_gb" => unread.push("--cpu_offload_gb: weights in host memory are not counted for a server".to_owned()),
+        "cpu_offload_gb" => {
+            unread.push("--cpu_offload_gb: weights in host memory are not counted for a server".to_owned())
+        }
         _ => {}
     }
 }
@@ -251,6 +277,9 @@ mod tests {
     fn an_accelerate_launch_with_adapters_is_read() {
         let line = "accelerate launch --num_processes 8 --mixed_precision bf16 sft.py --model_name_or_path x --use_peft --lora_r 32 --load_in_4bit";
         let Reading { options, .. } = read(&words(line), &[]);
-        assert_eq!((options.method.as_deref(), options.lora_rank, options.data_parallel), (Some("qlora"), Some(32), Some(8)));
+        assert_eq!(
+            (options.method.as_deref(), options.lora_rank, options.data_parallel),
+            (Some("qlora"), Some(32), Some(8))
+        );
     }
 }

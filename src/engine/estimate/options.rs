@@ -203,7 +203,11 @@ fn model(options: &Options) -> Result<Model, Error> {
         return Ok(Model::Image(net, options.image_size.unwrap_or(net.size)));
     }
     let value = name.chars().take(80).collect();
-    Err(Error::Unknown { field: "model", value, known: "a name from the table, or the text of the model's config.json" })
+    Err(Error::Unknown {
+        field: "model",
+        value,
+        known: "a name from the table, or the text of the model's config.json",
+    })
 }
 
 fn run(options: &Options, assumptions: &mut Vec<String>) -> Result<Run, Error> {
@@ -228,7 +232,8 @@ fn run(options: &Options, assumptions: &mut Vec<String>) -> Result<Run, Error> {
         assume("one sample at a time", assumptions);
     }
     run.sequence = options.sequence.unwrap_or(2048);
-    let is_image = options.config.is_none() && options.model.as_deref().is_some_and(|name| vision::find(name).is_some());
+    let is_image =
+        options.config.is_none() && options.model.as_deref().is_some_and(|name| vision::find(name).is_some());
     if options.sequence.is_none() && !is_image {
         assume("sequences of 2,048 tokens", assumptions);
     }
@@ -255,7 +260,8 @@ fn run(options: &Options, assumptions: &mut Vec<String>) -> Result<Run, Error> {
         context: options.context_parallel.unwrap_or(1),
         expert: options.expert_parallel.unwrap_or(1),
     };
-    run.offload = Offload { optimizer: options.offload_optimizer || options.offload_weights, weights: options.offload_weights };
+    run.offload =
+        Offload { optimizer: options.offload_optimizer || options.offload_weights, weights: options.offload_weights };
     run.compiled = options.compile;
     run.varies = options.varying_lengths;
     run.expandable = options.expandable_segments;
@@ -268,7 +274,9 @@ fn run(options: &Options, assumptions: &mut Vec<String>) -> Result<Run, Error> {
         None => None,
         Some(name) => match cards::find(name) {
             Some(card) => Some(card),
-            None => return unknown("gpu", name, "a card of the table, such as H200, A100-80GB, L4, H100-80GB MIG 1g.10gb"),
+            None => {
+                return unknown("gpu", name, "a card of the table, such as H200, A100-80GB, L4, H100-80GB MIG 1g.10gb");
+            }
         },
     };
     if options.optimizer.as_deref().is_some_and(|optimizer| optimizer.starts_with("paged")) {
@@ -340,9 +348,8 @@ fn optimizer(options: &Options, is_training: bool) -> Result<Optimizer, Error> {
         "adamw" | "adam" | "adamw_torch" | "adamw_foreach" => Optimizer::Adam(Step::Foreach),
         "adamw_fused" | "adamw_torch_fused" | "adamw_apex_fused" | "fused_adam" => Optimizer::Adam(Step::Fused),
         "adamw_single" | "adamw_hf" => Optimizer::Adam(Step::Single),
-        "adamw_8bit" | "adamw_bnb_8bit" | "paged_adamw_8bit" | "paged_adamw" | "paged_adamw_32bit" | "adamw_torch_8bit" => {
-            Optimizer::Adam8bit
-        }
+        "adamw_8bit" | "adamw_bnb_8bit" | "paged_adamw_8bit" | "paged_adamw" | "paged_adamw_32bit"
+        | "adamw_torch_8bit" => Optimizer::Adam8bit,
         "adafactor" => Optimizer::Adafactor,
         "sgd" => Optimizer::Sgd,
         "sgd_momentum" | "momentum" | "lion" | "lion_32bit" | "rmsprop" => Optimizer::Momentum,
@@ -385,9 +392,15 @@ mod tests {
         for (options, field) in [
             (given(|options| options.weights = Some("nf4".to_owned())), "weights"),
             (given(|options| options.lora_rank = Some(8)), "lora rank"),
-            (given(|options| (options.task, options.optimizer) = (Some("serve".into()), Some("sgd".into()))), "optimizer"),
+            (
+                given(|options| (options.task, options.optimizer) = (Some("serve".into()), Some("sgd".into()))),
+                "optimizer",
+            ),
             (given(|options| options.sequence_parallel = true), "sequence parallel"),
-            (given(|options| (options.precision, options.weights) = (Some("bf16".into()), Some("fp32".into()))), "weights"),
+            (
+                given(|options| (options.precision, options.weights) = (Some("bf16".into()), Some("fp32".into()))),
+                "weights",
+            ),
         ] {
             let error = job(&options).expect_err("a contradiction").to_string();
             assert!(error.starts_with(field) && error.contains("contradicts"), "{error}");

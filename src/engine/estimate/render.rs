@@ -69,7 +69,10 @@ fn write_text(answer: &Answer, out: &mut String) -> std::fmt::Result {
             writeln!(
                 out,
                 "  {:<56} {:>7.2} {:>8.2}  {}",
-                title(remedy), gib(remedy.saves.median), gib(remedy.peak.median), remedy.verdict.words()
+                title(remedy),
+                gib(remedy.saves.median),
+                gib(remedy.peak.median),
+                remedy.verdict.words()
             )?;
         }
     }
@@ -85,7 +88,11 @@ fn write_text(answer: &Answer, out: &mut String) -> std::fmt::Result {
 }
 
 fn title(remedy: &Remedy) -> String {
-    if remedy.detail.is_empty() { remedy.kind.title().to_owned() } else { format!("{}: {}", remedy.kind.title(), remedy.detail) }
+    if remedy.detail.is_empty() {
+        remedy.kind.title().to_owned()
+    } else {
+        format!("{}: {}", remedy.kind.title(), remedy.detail)
+    }
 }
 
 fn write_remedy(out: &mut String, number: usize, remedy: &Remedy) -> std::fmt::Result {
@@ -118,8 +125,10 @@ pub fn json(answer: &Answer) -> Value {
     let fits: Vec<Value> = answer
         .fits
         .iter()
-        .map(|fit| json!({"card": fit.card.name, "usableBytes": whole(fit.card.usable()), "mig": fit.card.is_mig,
-            "needsBytes": interval(&fit.needs), "verdict": verdict(fit.verdict)}))
+        .map(|fit| {
+            json!({"card": fit.card.name, "usableBytes": whole(fit.card.usable()), "mig": fit.card.is_mig,
+            "needsBytes": interval(&fit.needs), "verdict": verdict(fit.verdict)})
+        })
         .collect();
     json!({
         "terms": terms,

@@ -62,7 +62,9 @@ impl Format {
             "bf16" | "bfloat16" | "fp16" | "float16" | "half" | "f16" => Self::Bf16,
             "fp8" | "float8" | "fp8-e4m3" | "compressed-tensors" => Self::Fp8,
             "int8" | "8bit" | "8-bit" | "w8a8" | "gptq-int8" => Self::Int8,
-            "int4" | "4bit" | "4-bit" | "gptq" | "awq" | "gptq-int4" | "gptq-marlin" | "awq-marlin" | "w4a16" => Self::Int4,
+            "int4" | "4bit" | "4-bit" | "gptq" | "awq" | "gptq-int4" | "gptq-marlin" | "awq-marlin" | "w4a16" => {
+                Self::Int4
+            }
             "nf4" | "bnb" | "bitsandbytes" | "bnb-nf4" | "fp4" => Self::Nf4,
             "nf4-dq" | "bnb-nf4-dq" => Self::Nf4Double,
             "q4-k" | "q4-k-m" | "q4-k-s" | "q4-0" | "gguf" => Self::GgufQ4,
@@ -194,8 +196,7 @@ pub struct Parallel {
 
 impl Parallel {
     /// One GPU.
-    pub const ONE: Self =
-        Self { data: 1, zero: 0, tensor: 1, sequence: false, pipeline: 1, context: 1, expert: 1 };
+    pub const ONE: Self = Self { data: 1, zero: 0, tensor: 1, sequence: false, pipeline: 1, context: 1, expert: 1 };
 
     /// Does more than one GPU take part?
     pub fn is_split(&self) -> bool {
@@ -345,7 +346,11 @@ impl Run {
                     return clash("weights", "LoRA", "quantised weights cannot be trained; train an adapter on them");
                 }
                 if self.compute == Compute::Half && self.weights == Format::Fp32 {
-                    return clash("weights", "precision", "16-bit training stores 16-bit weights; for fp32 weights use amp");
+                    return clash(
+                        "weights",
+                        "precision",
+                        "16-bit training stores 16-bit weights; for fp32 weights use amp",
+                    );
                 }
                 if self.compute == Compute::Fp32 && self.weights == Format::Bf16 {
                     return clash("weights", "precision", "fp32 training cannot start from weights kept in 16 bits");

@@ -32,15 +32,25 @@ fn passing(shape: &Shape, run: &Run, tokens: f64, sequence: f64) -> f64 {
 /// The estimate of a model that serves or generates.
 pub(super) fn estimate(shape: &Shape, run: &Run) -> Result<Estimate, Error> {
     let is_doubtful = shape.family == Family::Unknown || !shape.doubts.is_empty();
-    let doubt = if is_doubtful { 0.08 } else if run.weights.is_quantised() { 0.03 } else { 0.01 };
+    let doubt = if is_doubtful {
+        0.08
+    } else if run.weights.is_quantised() {
+        0.03
+    } else {
+        0.01
+    };
     let weights = weight_bytes(shape, run.weights) / model_split(shape, run);
     let weights_term = Term { name: "weights", bytes: Interval::spread(weights, doubt, doubt * 1.5) };
     match run.task {
         Task::Serve { utilization, batched_tokens, sequences } => {
             Ok(server(shape, run, weights_term, (utilization, batched_tokens as f64, sequences as f64)))
         }
-        Task::Generate { new_tokens, keeps_cache } => Ok(generate(shape, run, weights_term, new_tokens as f64, keeps_cache)),
-        Task::Train => Err(Error::Contradiction { field: "task", other: "serving", why: "training is estimated elsewhere" }),
+        Task::Generate { new_tokens, keeps_cache } => {
+            Ok(generate(shape, run, weights_term, new_tokens as f64, keeps_cache))
+        }
+        Task::Train => {
+            Err(Error::Contradiction { field: "task", other: "serving", why: "training is estimated elsewhere" })
+        }
     }
 }
 
@@ -58,7 +68,10 @@ fn generate(shape: &Shape, run: &Run, weights: Term, new_tokens: f64, keeps_cach
             Term { name: "KV cache", bytes: Interval::spread(cache, 0.02, 0.08) },
             Term { name: "forward temporaries", bytes: Interval::spread(passing, 0.2, 0.35) },
             Term { name: "logits and loss", bytes: Interval::spread(logits, 0.4, 0.4) },
-            Term { name: "dequantised matrices", bytes: Interval::spread(dequantised(shape, run.weights, false), 0.9, 0.6) },
+            Term {
+                name: "dequantised matrices",
+                bytes: Interval::spread(dequantised(shape, run.weights, false), 0.9, 0.6),
+            },
             workspace(run),
             slack(run, &Held { weights: weights.bytes.median, activations: moves, ..Held::default() }),
             nccl(run),
@@ -95,7 +108,12 @@ fn generate(shape: &Shape, run: &Run, weights: Term, new_tokens: f64, keeps_cach
 
 /// A server takes `utilization` of the card at start: weights, the peak of a profiling pass, and the rest for keys and
 /// values (vLLM's memory profiling). On a card that is not known, the pool is what `sequences` of full length need.
-fn server(shape: &Shape, run: &Run, weights: Term, (utilization, batched_tokens, sequences): (f64, f64, f64)) -> Estimate {
+fn server(
+    shape: &Shape,
+    run: &Run,
+    weights: Term,
+    (utilization, batched_tokens, sequences): (f64, f64, f64),
+) -> Estimate {
     let token = kv_bytes_per_token(shape, run);
     let activation = passing(shape, run, batched_tokens, run.sequence as f64)
         + sequences * shape.vocab as f64 * 6.0 / run.parallel.tensor as f64;
@@ -124,7 +142,11 @@ fn server(shape: &Shape, run: &Run, weights: Term, (utilization, batched_tokens,
     estimate.needs = Interval::sum(&outside).times(1.0 / utilization);
     if let Some(card) = run.card {
         let share = utilization * card.usable();
-        estimate.assumptions.push(format!("the server takes {:.0} % of a {} and fills it with keys and values", utilization * 100.0, card.name));
+        estimate.assumptions.push(format!(
+            "the server takes {:.0} % of a {} and fills it with keys and values",
+            utilization * 100.0,
+            card.name
+        ));
         let room = if token > 0.0 { pool / token } else { 0.0 };
         estimate.assumptions.push(format!("room for {room:.0} tokens of keys and values, {token:.0} bytes each"));
         if least > share {
@@ -140,7 +162,9 @@ fn server(shape: &Shape, run: &Run, weights: Term, (utilization, batched_tokens,
             estimate.total = Interval::new(around.low, estimate.total.median.max(share), around.high);
         }
     } else {
-        estimate.assumptions.push(format!("card not given: the pool is what {sequences} sequences of {} tokens need", run.sequence));
+        estimate
+            .assumptions
+            .push(format!("card not given: the pool is what {sequences} sequences of {} tokens need", run.sequence));
     }
     estimate.unknowns.extend(shape.doubts.iter().cloned());
     estimate

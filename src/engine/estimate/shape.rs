@@ -82,7 +82,16 @@ pub struct Shape {
 
 impl Shape {
     /// A shape of the Llama kind with grouped queries; the rest follows from these.
-    pub fn llama(name: &str, layers: u64, hidden: u64, heads: u64, kv_heads: u64, ffn: u64, vocab: u64, tied: bool) -> Self {
+    pub fn llama(
+        name: &str,
+        layers: u64,
+        hidden: u64,
+        heads: u64,
+        kv_heads: u64,
+        ffn: u64,
+        vocab: u64,
+        tied: bool,
+    ) -> Self {
         Self {
             name: name.to_owned(),
             family: Family::Llama,

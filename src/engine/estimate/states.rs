@@ -71,8 +71,7 @@ pub fn dequantised(shape: &Shape, format: Format, trains: bool) -> f64 {
 
 /// Parameters of the adapters: `rank * (in + out)` for each adapted matrix (LoRA paper), without trained embeddings.
 pub fn lora_params(shape: &Shape, lora: &Lora) -> f64 {
-    let (hidden, queries, keys, ffn) =
-        (shape.hidden as f64, shape.query_width(), shape.key_width(), shape.ffn as f64);
+    let (hidden, queries, keys, ffn) = (shape.hidden as f64, shape.query_width(), shape.key_width(), shape.ffn as f64);
     let attention = 4.0 * hidden + 2.0 * queries + 2.0 * keys;
     let sides = match lora.targets {
         Targets::Some => 2.0 * hidden + queries + keys,
@@ -128,7 +127,9 @@ pub fn base_bytes(shape: &Shape, run: &Run) -> f64 {
 ///
 /// Sources: ZeRO paper (12 bytes for mixed-precision Adam: fp32 copy and two moments), Transformers' guide on training on
 /// one GPU (8 for Adam, 2 for 8-bit Adam), Adafactor paper (rows and columns, next to nothing), GaLore paper, Muon.
-pub fn optimizer_bytes(shape: &Shape, optimizer: Optimizer, compute: Compute, width: f64) -> f64 {
+///
+/// `side` is the usual side of a matrix; `tables` the share of trained parameters that are embeddings.
+pub fn optimizer_bytes(optimizer: Optimizer, compute: Compute, width: f64, side: f64, tables: f64) -> f64 {
     let master = if compute == Compute::Master { 4.0 } else { 0.0 };
     let state = if compute == Compute::Master { 4.0 } else { width };
     master
@@ -136,13 +137,10 @@ pub fn optimizer_bytes(shape: &Shape, optimizer: Optimizer, compute: Compute, wi
             Optimizer::None | Optimizer::Sgd => 0.0,
             Optimizer::Adam(_) => 2.0 * state,
             // Two bytes, and an fp32 scale per moment for each block of 256; embeddings keep fp32 states.
-            Optimizer::Adam8bit => {
-                let embeddings = (shape.embedding() / shape.params()).min(1.0);
-                (2.0 + 8.0 / 256.0) * (1.0 - embeddings) + 8.0 * embeddings
-            }
-            Optimizer::Adafactor => 4.0 / shape.hidden as f64,
+            Optimizer::Adam8bit => (2.0 + 8.0 / 256.0) * (1.0 - tables) + 8.0 * tables,
+            Optimizer::Adafactor => 4.0 / side.max(1.0),
             Optimizer::Momentum | Optimizer::Muon => state,
-            Optimizer::Galore(rank) => 2.0 * state * (f64::from(rank) / shape.hidden as f64).min(1.0),
+            Optimizer::Galore(rank) => 2.0 * state * (f64::from(rank) / side.max(1.0)).min(1.0),
         }
 }
 
@@ -159,14 +157,20 @@ pub fn states(shape: &Shape, run: &Run) -> States {
     let (weight_width, width) = widths(shape, run);
     let base = base_bytes(shape, run);
     let adapters = if run.lora.is_some() { trained * weight_width } else { 0.0 };
-    let optimizer = trained * optimizer_bytes(shape, run.optimizer, run.compute, weight_width);
+    let whole = run
+        .lora
+        .map_or_else(|| shape.embedding() * if shape.tied { 1.0 } else { 2.0 }, |lora| whole_beside(shape, &lora));
+    let tables = (whole / trained.max(1.0)).min(1.0);
+    let optimizer = trained * optimizer_bytes(run.optimizer, run.compute, weight_width, shape.hidden as f64, tables);
     let largest = shape.largest_tensor().min(trained);
     let step = match run.optimizer {
         Optimizer::Adam(Step::Foreach) | Optimizer::Muon => trained * width.min(4.0) / split / stage(1),
         Optimizer::Adam(Step::Single) | Optimizer::Galore(_) => 2.0 * largest * width / stage(1),
         Optimizer::Adafactor => 3.0 * largest * 4.0 / stage(1),
         // Fused kernels and in-place updates need nothing; 8-bit Adam works in blocks.
-        Optimizer::Adam(Step::Fused) | Optimizer::Adam8bit | Optimizer::Sgd | Optimizer::Momentum | Optimizer::None => 0.0,
+        Optimizer::Adam(Step::Fused) | Optimizer::Adam8bit | Optimizer::Sgd | Optimizer::Momentum | Optimizer::None => {
+            0.0
+        }
     };
     let on_device = |is_away: bool, bytes: f64| if is_away { 0.0 } else { bytes };
     let largest_gradient = shape.largest_tensor() * width;

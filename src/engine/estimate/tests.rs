@@ -2,9 +2,13 @@
 
 use proptest::prelude::*;
 
-use super::run::{Attention, Checkpointing, Compute, Format, Lora, Offload, Optimizer, Parallel, Run, Step, Targets, Task};
+use super::run::{
+    Attention, Checkpointing, Compute, Format, Lora, Offload, Optimizer, Parallel, Run, Step, Targets, Task,
+};
 use super::shape::{Family, Shape};
-use super::{GIB, Interval, activations, advice, cards, config, estimate, fit, known, manifest, options, render, states, vision};
+use super::{
+    GIB, Interval, activations, advice, cards, config, estimate, fit, known, manifest, options, render, states, vision,
+};
 
 const MIB: f64 = 1_048_576.0;
 
@@ -118,7 +122,11 @@ fn context_parallelism_keeps_memory_when_the_sequence_grows_with_it() {
 #[test]
 fn more_shards_free_what_their_states_took() {
     // torchtitan, Llama 3.1 8B, FSDP on 8 and 128 GPUs: 15.0 to 15.4 GiB less; fp32 states of 16 bytes a parameter say 14.0.
-    let run = |data| Run { parallel: Parallel { data, zero: 3, ..Parallel::ONE }, optimizer: Optimizer::Adam(Step::Fused), ..Run::train() };
+    let run = |data| Run {
+        parallel: Parallel { data, zero: 3, ..Parallel::ONE },
+        optimizer: Optimizer::Adam(Step::Fused),
+        ..Run::train()
+    };
     let states = |data| states::states(&shape("llama3.1-8b"), &run(data)).total();
     near((states(8) - states(128)) / GIB, 14.0, 0.01);
 }
@@ -147,12 +155,22 @@ fn the_table_says_what_will_not_fit_and_what_to_do() {
     }
     let value = render::json(&answer);
     assert_eq!(value["verdict"], "DoesNotFit");
-    assert_eq!(value["plan"].as_array().and_then(|plan| plan.last()).map(|last| &last["verdict"]), Some(&"Fits".into()));
+    assert_eq!(
+        value["plan"].as_array().and_then(|plan| plan.last()).map(|last| &last["verdict"]),
+        Some(&"Fits".into())
+    );
 }
 
 fn any_shape() -> impl Strategy<Value = Shape> {
     let families = prop::sample::select(vec![
-        Family::Llama, Family::Gemma, Family::Gpt2, Family::Bert, Family::Opt, Family::NeoX, Family::T5, Family::Unknown,
+        Family::Llama,
+        Family::Gemma,
+        Family::Gpt2,
+        Family::Bert,
+        Family::Opt,
+        Family::NeoX,
+        Family::T5,
+        Family::Unknown,
     ]);
     (families, 1_u64..100, 1_u64..64, 1_u64..128, 1_u64..64, 1_u64..60_000, 1_u64..300_000, any::<bool>()).prop_map(
         |(family, layers, heads, head_dim, groups, ffn, vocab, tied)| {
@@ -172,42 +190,55 @@ fn any_run() -> impl Strategy<Value = Run> {
         (Compute::Master, Format::Bf16),
     ]);
     let optimizers = prop::sample::select(vec![
-        Optimizer::Adam(Step::Foreach), Optimizer::Adam(Step::Fused), Optimizer::Adam(Step::Single), Optimizer::Adam8bit,
-        Optimizer::Adafactor, Optimizer::Sgd, Optimizer::Momentum, Optimizer::Muon, Optimizer::Galore(64),
+        Optimizer::Adam(Step::Foreach),
+        Optimizer::Adam(Step::Fused),
+        Optimizer::Adam(Step::Single),
+        Optimizer::Adam8bit,
+        Optimizer::Adafactor,
+        Optimizer::Sgd,
+        Optimizer::Momentum,
+        Optimizer::Muon,
+        Optimizer::Galore(64),
     ]);
     let kinds = prop::sample::select(vec![Checkpointing::Off, Checkpointing::Selective, Checkpointing::Full]);
     let kernels = prop::sample::select(vec![Attention::Eager, Attention::Sdpa, Attention::Flash]);
     let tasks = prop::sample::select(vec![0_u8, 0, 0, 1, 2, 3]);
-    ((computes, optimizers, kinds, kernels, tasks), (1_u64..64, 1_u64..8192, 1_u64..9), any::<[bool; 6]>(), 0_u64..4096).prop_map(
-        |((computes, optimizer, checkpointing, attention, task), (batch, sequence, accumulation), flags, loss_chunk)| {
-            let lora = Lora { rank: 8, targets: Targets::All, trains_embeddings: flags[5], is_fp32: true };
-            let mut run = Run {
-                compute: computes.0,
-                weights: computes.1,
-                optimizer,
-                batch,
-                sequence,
-                accumulation,
-                attention,
-                checkpointing,
-                loss_chunk: if flags[0] { loss_chunk } else { 0 },
-                lora: flags[1].then_some(lora),
-                compiled: flags[2],
-                varies: flags[3],
-                is_made_on_device: flags[4],
-                ..Run::train()
-            };
-            if task > 0 {
-                (run.lora, run.optimizer) = (None, Optimizer::None);
-                run.task = match task {
-                    1 => Task::Generate { new_tokens: 64, keeps_cache: true },
-                    2 => Task::Generate { new_tokens: 64, keeps_cache: false },
-                    _ => Task::Serve { utilization: 0.9, batched_tokens: 2048, sequences: 16 },
+    ((computes, optimizers, kinds, kernels, tasks), (1_u64..64, 1_u64..8192, 1_u64..9), any::<[bool; 6]>(), 0_u64..4096)
+        .prop_map(
+            |(
+                (computes, optimizer, checkpointing, attention, task),
+                (batch, sequence, accumulation),
+                flags,
+                loss_chunk,
+            )| {
+                let lora = Lora { rank: 8, targets: Targets::All, trains_embeddings: flags[5], is_fp32: true };
+                let mut run = Run {
+                    compute: computes.0,
+                    weights: computes.1,
+                    optimizer,
+                    batch,
+                    sequence,
+                    accumulation,
+                    attention,
+                    checkpointing,
+                    loss_chunk: if flags[0] { loss_chunk } else { 0 },
+                    lora: flags[1].then_some(lora),
+                    compiled: flags[2],
+                    varies: flags[3],
+                    is_made_on_device: flags[4],
+                    ..Run::train()
                 };
-            }
-            run
-        },
-    )
+                if task > 0 {
+                    (run.lora, run.optimizer) = (None, Optimizer::None);
+                    run.task = match task {
+                        1 => Task::Generate { new_tokens: 64, keeps_cache: true },
+                        2 => Task::Generate { new_tokens: 64, keeps_cache: false },
+                        _ => Task::Serve { utilization: 0.9, batched_tokens: 2048, sequences: 16 },
+                    };
+                }
+                run
+            },
+        )
 }
 
 fn total(shape: &Shape, run: &Run) -> Interval {
@@ -221,6 +252,8 @@ fn grows(small: &Interval, large: &Interval) -> bool {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn bounds_are_ordered_finite_and_add_up(shape in any_shape(), run in any_run()) {
         let found = estimate(&shape, &run).expect("an estimate");

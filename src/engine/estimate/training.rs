@@ -85,7 +85,16 @@ pub(super) fn estimate(shape: &Shape, run: &Run) -> Result<Estimate, Error> {
         let bytes = Interval::new(whole, whole * (1.0 + 1.0 / parallel_data(run)), whole * 2.1);
         let copies = Interval::spread(block(shape, run).kept * run.tokens() + shape.embedding(), 0.8, 2.0);
         let term = |name, bytes| Term { name, bytes };
-        phases.push((Phase::Load, vec![term("weights before sharding", bytes), term("copies", copies), workspace(run), nccl(run), context(run)]));
+        phases.push((
+            Phase::Load,
+            vec![
+                term("weights before sharding", bytes),
+                term("copies", copies),
+                workspace(run),
+                nccl(run),
+                context(run),
+            ],
+        ));
     }
     if run.is_made_on_device && shape.tied {
         let bytes = Interval::exact(states.weights);
@@ -187,7 +196,8 @@ fn step(shape: &Shape, run: &Run, states: &States) -> StepBytes {
         last_casts,
         before_last: (states.gradients - table).max(carried),
         inputs: if run.checkpointing == Checkpointing::Full { block.input * tokens } else { 0.0 },
-        logits: loss_kept.max(loss_passing) / if run.loss_chunk == 0 { 1.0 } else { 2.0 } * if loss_passing > loss_kept { 0.5 } else { 1.0 },
+        logits: loss_kept.max(loss_passing) / if run.loss_chunk == 0 { 1.0 } else { 2.0 }
+            * if loss_passing > loss_kept { 0.5 } else { 1.0 },
         buffers: buffers(shape, run),
     }
 }
