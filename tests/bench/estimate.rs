@@ -3,13 +3,17 @@
 //! `cargo bench -p gpumem-engine --bench estimate` prints a table by kind and closes with `figure NAME VALUE UNIT` lines.
 //! `-- points` prints every point. Points: `tests/data/estimator_points*.json`, each with its source.
 
+#![expect(clippy::expect_used, reason = "a bench stops where its committed data is broken")]
+
 mod points {
     include!("estimate_points.rs");
 }
 
 use std::collections::BTreeMap;
 
-use gpumem_engine::estimate::{Interval, states};
+use gpumem_engine::estimate::fit::{self, Verdict};
+use gpumem_engine::estimate::run::Offload;
+use gpumem_engine::estimate::{Interval, cards, states};
 use points::Point;
 
 fn main() {
@@ -44,6 +48,7 @@ fn main() {
     rules(&all);
     leave_out(&all);
     effects(&all);
+    verdicts(&all);
     for (kind, points) in kinds.iter().filter(|(kind, _)| kind.starts_with("set")) {
         let (row, name) = (Row::of(points), kind.replace("set ", "").replace([' ', ','], "_"));
         println!("figure estimate_{name}_median_error {:.2} percent", row.error);
@@ -133,7 +138,7 @@ fn rules(all: &[Point]) {
                 return f64::NAN;
             }
             match point.zero {
-                3 => states::deepspeed_zero3(point.params, 0.0, point.shards, Default::default()),
+                3 => states::deepspeed_zero3(point.params, 0.0, point.shards, Offload::default()),
                 _ => states::deepspeed_zero2(point.params, point.shards, false),
             }
         });
@@ -166,6 +171,20 @@ fn leave_out(all: &[Point]) {
         errors.extend(found);
     }
     println!("figure estimate_leave_model_out_median_error {:.2} percent", 100.0 * median(errors.into_iter()));
+}
+
+/// How often a card was said to hold a job that would not have fitted it: over every point and every card of the table.
+fn verdicts(all: &[Point]) {
+    let is_wrong = |point: &&Point| {
+        let said = |card: &&cards::Card| fit::verdict(&point.estimate, card.usable()) == Verdict::Fits;
+        cards::CARDS.iter().filter(said).any(|card| point.actual > card.usable())
+    };
+    let wrong: Vec<&Point> = all.iter().filter(is_wrong).collect();
+    println!("\njobs called a fit on some card of the table that they would have overrun:");
+    for point in &wrong {
+        println!("  {}", point.label);
+    }
+    println!("figure estimate_called_a_fit_wrongly {:.2} percent", 100.0 * wrong.len() as f64 / all.len() as f64);
 }
 
 /// What a change saves, predicted and measured, over pairs of points that differ in nothing else.

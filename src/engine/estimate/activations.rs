@@ -64,7 +64,7 @@ pub fn block(shape: &Shape, run: &Run) -> Block {
     });
     let mlp_tensors = match shape.family {
         // Gate, its activation, up; the product is the input of the down projection, kept when that is trained.
-        Family::Llama | Family::Gemma => 3.0 + f64::from(trains),
+        Family::Llama | Family::Gemma | Family::T5 => 3.0 + f64::from(trains),
         // gelu_new is written as single operations: power, tanh, sum and two products keep five tensors. Under autocast
         // the power runs in fp32, and so does what follows it.
         Family::Gpt2 if run.compute == Compute::Autocast => 8.0,
@@ -72,7 +72,6 @@ pub fn block(shape: &Shape, run: &Run) -> Block {
         // ReLU keeps its output, which the next matrix reads anyway.
         Family::Opt => 1.0,
         Family::Bert | Family::NeoX => 1.0 + f64::from(trains),
-        Family::T5 => 3.0 + f64::from(trains),
         Family::Unknown => 4.0,
     };
     let masks = if matches!(shape.family, Family::Gpt2 | Family::Bert | Family::Opt) { 2.0 * hidden } else { 0.0 };
@@ -131,11 +130,9 @@ fn attention(shape: &Shape, run: &Run) -> (f64, f64, f64) {
     let kept = pass * (queries + repeated + if trains || run.compute != Compute::Half { queries } else { 0.0 });
     let has_dropout = matches!(shape.family, Family::Gpt2 | Family::Bert | Family::Opt);
     let score = match (shape.family, run.compute) {
-        _ if falls_back => 4.0,
         // Softmax output, mask, and the product after dropout; under autocast the softmax is fp32.
         _ if has_dropout && run.compute == Compute::Autocast => 4.0 + 1.0 + 2.0,
-        (Family::Gpt2 | Family::Bert, _) => 2.0 * pass + 1.0,
-        (Family::Opt, Compute::Fp32) => 2.0 * pass + 1.0,
+        (Family::Gpt2 | Family::Bert, _) | (Family::Opt, Compute::Fp32) => 2.0 * pass + 1.0,
         (_, Compute::Fp32) => 4.0,
         // fp32 softmax output and its 16-bit copy.
         _ => 4.0 + 2.0,

@@ -20,8 +20,7 @@ pub fn shape(text: &str) -> Result<Shape, Error> {
     let (family, is_familiar) = family(&kind);
     if !is_familiar {
         let kind = if kind.is_empty() { "not given" } else { &kind };
-        doubts
-            .push(format!("model_type {:.40} is not known: activations are taken from the heaviest known kind", kind));
+        doubts.push(format!("model_type {kind:.40} is not known: activations are taken from the heaviest known kind"));
     }
     let hidden = need(config, &["hidden_size", "n_embd", "d_model", "dim"], "hidden_size")?;
     let mut layers = need(config, &["num_hidden_layers", "n_layer", "num_layers", "n_layers"], "num_hidden_layers")?;

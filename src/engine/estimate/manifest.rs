@@ -46,13 +46,11 @@ pub fn read(args: &[String], env: &[(String, String)]) -> Reading {
         else {
             continue;
         };
-        let (name, value) = match flag.split_once('=') {
-            Some((name, value)) => (name, Some(value.to_owned())),
-            None => {
-                // A word after a flag is its value, unless it is the next flag.
-                let next = words.get(at).filter(|next| !next.starts_with("--")).cloned();
-                (flag, next)
-            }
+        let (name, value) = if let Some((name, value)) = flag.split_once('=') {
+            (name, Some(value.to_owned()))
+        } else {
+            // A word after a flag is its value, unless it is the next flag.
+            (flag, words.get(at).filter(|next| !next.starts_with("--")).cloned())
         };
         flag_value(&mut reading, &name.replace('-', "_"), value.as_deref(), is_vllm);
     }
@@ -136,7 +134,7 @@ fn flag_value(reading: &mut Reading, name: &str, value: Option<&str>, is_vllm: b
     };
     match name {
         "model" | "model_name_or_path" | "model_name" | "base_model" | "pretrained_model_name_or_path" | "model_id" => {
-            options.model = text()
+            options.model = text();
         }
         "per_device_train_batch_size"
         | "train_micro_batch_size_per_gpu"
@@ -165,7 +163,7 @@ fn flag_value(reading: &mut Reading, name: &str, value: Option<&str>, is_vllm: b
         "optim" | "optimizer" => options.optimizer = text(),
         "attn_implementation" => options.attention = text(),
         "use_flash_attention_2" | "flash_attn" | "use_flash_attn" if is_on => {
-            options.attention = Some("flash".to_owned())
+            options.attention = Some("flash".to_owned());
         }
         "use_liger_kernel" | "use_liger" if is_on => options.loss_chunk = Some(1024),
         "torch_compile" if is_on => options.compile = true,
@@ -175,12 +173,9 @@ fn flag_value(reading: &mut Reading, name: &str, value: Option<&str>, is_vllm: b
             options.lora_rank = number();
             options.method.get_or_insert_with(|| "lora".to_owned());
         }
-        "nproc_per_node" | "num_gpus" | "num_processes" => multiply(&mut options.data_parallel, number()),
-        "nnodes" | "num_nodes" | "num_machines" if !(name == "num_machines" && value == Some("1")) => {
-            // `accelerate --num_processes` counts all machines already.
-            if name != "num_machines" {
-                multiply(&mut options.data_parallel, number());
-            }
+        // `num_machines` is not here: accelerate's `num_processes` counts all machines already.
+        "nproc_per_node" | "num_gpus" | "num_processes" | "nnodes" | "num_nodes" => {
+            multiply(&mut options.data_parallel, number());
         }
         "zero_stage" => options.zero = number().and_then(|stage| u8::try_from(stage).ok()),
         "fsdp" | "use_fsdp" if is_on => options.zero = Some(3),
@@ -202,7 +197,6 @@ fn flag_value(reading: &mut Reading, name: &str, value: Option<&str>, is_vllm: b
         "kv_cache_dtype" => options.kv_cache = text(),
         "quantization" => options.weights = text(),
         "dtype" if is_vllm && matches!(value, Some("float32" | "float")) => options.precision = Some("fp32".to_owned()),
-        "enforce_eager" | "swap_space" | "dtype" => {}
         "deepspeed" | "deepspeed_config" | "deepspeed_config_file"
             if value.is_some_and(|value| value.contains('.')) =>
         {
@@ -215,7 +209,7 @@ fn flag_value(reading: &mut Reading, name: &str, value: Option<&str>, is_vllm: b
             unread.push(format!("the file {}: it may change anything", value.unwrap_or("")));
         }
         "cpu_offload_gb" => {
-            unread.push("--cpu_offload_gb: weights in host memory are not counted for a server".to_owned())
+            unread.push("--cpu_offload_gb: weights in host memory are not counted for a server".to_owned());
         }
         _ => {}
     }
@@ -263,7 +257,7 @@ mod tests {
         assert_eq!((options.data_parallel, options.zero, options.batch), (Some(8), Some(3), Some(8)));
         assert_eq!(options.checkpointing.as_deref(), Some("full"));
         assert!(options.expandable_segments);
-        assert!(super::super::options::job(&options).is_ok());
+        assert!(super::super::job::job(&options).is_ok());
     }
 
     #[test]

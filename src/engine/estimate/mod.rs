@@ -34,13 +34,17 @@ pub mod cards;
 
 pub mod fit;
 
+pub mod remedy;
+
 pub mod settings;
 
 pub mod advice;
 
+pub mod options;
+
 pub mod manifest;
 
-pub mod options;
+pub mod job;
 
 pub mod render;
 
@@ -236,7 +240,7 @@ pub fn estimate(shape: &Shape, run: &Run) -> Result<Estimate, Error> {
     shape.check()?;
     run.check()?;
     match run.task {
-        Task::Train => training::estimate(shape, run),
+        Task::Train => Ok(training::estimate(shape, run)),
         Task::Generate { .. } | Task::Serve { .. } => serving::estimate(shape, run),
     }
 }

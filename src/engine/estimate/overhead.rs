@@ -86,8 +86,8 @@ pub fn slack(run: &Run, held: &Held) -> Term {
             Interval::new(0.001 * weights, 0.012 * weights + moves, 0.03 * weights + 4.0 * moves)
         }
         _ if run.varies => Interval::new(0.3 * median, median + 0.9 * moves, median + 2.8 * moves),
-        Task::Train if run.is_foreign => Interval::new(0.2 * median, median, median + 0.14 * all),
-        Task::Train => Interval::new(0.15 * median, median, median + 0.14 * all),
+        Task::Train if run.is_foreign => Interval::new(0.2 * median, median, median + 0.18 * all),
+        Task::Train => Interval::new(0.15 * median, median, median + 0.18 * all),
         _ => Interval::new(0.0, 0.012 * weights + 0.05 * moves, 0.04 * weights + 0.3 * moves),
     };
     Term { name: SLACK, bytes }

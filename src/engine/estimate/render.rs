@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::advice::Remedy;
 use super::fit::Verdict;
-use super::options::Answer;
+use super::job::Answer;
 use super::{GIB, Interval};
 
 const BAR: usize = 28;

@@ -215,6 +215,7 @@ pub struct Offload {
 
 /// How a model runs. [`Run::train`] and [`Run::generate`] give what most people mean.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own, all 64 combinations occur")]
 pub struct Run {
     /// What it does.
     pub task: Task,

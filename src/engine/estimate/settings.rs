@@ -1,6 +1,6 @@
 //! The exact setting for each remedy in each framework. Text only: what a person pastes.
 
-use super::advice::Kind;
+use super::remedy::Kind;
 
 /// A line to paste, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -82,6 +82,7 @@ pub struct Shape {
 
 impl Shape {
     /// A shape of the Llama kind with grouped queries; the rest follows from these.
+    #[expect(clippy::too_many_arguments, reason = "one row of a config.json, in its order")]
     pub fn llama(
         name: &str,
         layers: u64,

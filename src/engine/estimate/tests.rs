@@ -7,7 +7,8 @@ use super::run::{
 };
 use super::shape::{Family, Shape};
 use super::{
-    GIB, Interval, activations, advice, cards, config, estimate, fit, known, manifest, options, render, states, vision,
+    GIB, Interval, activations, advice, cards, config, estimate, fit, job, known, manifest, options, render, states,
+    vision,
 };
 
 const MIB: f64 = 1_048_576.0;
@@ -148,7 +149,7 @@ fn the_table_says_what_will_not_fit_and_what_to_do() {
         batch: Some(4),
         ..options::Options::default()
     };
-    let answer = options::answer(&options).expect("an answer");
+    let answer = job::answer(&options).expect("an answer");
     let text = render::text(&answer);
     for part in ["It will not fit A100-80GB", "Do this, in order:", "margin of error", "HF Trainer", "Assumed:"] {
         assert!(text.contains(part), "{part} is missing in\n{text}");
@@ -322,14 +323,14 @@ proptest! {
     ) {
         let reading = manifest::read(&words, &[("WORLD_SIZE".to_owned(), words.concat())]);
         let mut options = reading.options;
-        let _ = options::answer(&options);
+        let _ = job::answer(&options);
         options.model = model.or(Some("gpt2".to_owned()));
         options.config = config;
         [options.batch, options.sequence, options.accumulation, options.lora_rank, options.data_parallel, options.tensor_parallel, options.new_tokens, options.loss_chunk] = numbers;
         (options.utilization, options.capacity_gib) = (Some(share), Some(share));
         for task in ["train", "generate", "serve"] {
             options.task = Some(task.to_owned());
-            if let Ok(answer) = options::answer(&options) {
+            if let Ok(answer) = job::answer(&options) {
                 let _ = (render::text(&answer), render::json(&answer));
             }
         }

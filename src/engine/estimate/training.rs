@@ -3,10 +3,10 @@
 
 use super::activations::{around, block, loss};
 use super::overhead::{Held, context, nccl, slack, workspace};
-use super::run::{Checkpointing, Compute, Format, Offload, Optimizer, Run};
+use super::run::{Checkpointing, Compute, Format, Optimizer, Run};
 use super::shape::{Family, Shape};
 use super::states::{States, base_bytes, states, weight_bytes};
-use super::{Error, Estimate, Interval, Phase, Term, worst};
+use super::{Estimate, Interval, Phase, Term, worst};
 
 /// How sure the formulas are: share below and above the median.
 #[derive(Clone, Copy)]
@@ -38,7 +38,7 @@ fn spread(shape: &Shape, run: &Run) -> Spread {
 }
 
 /// The estimate of a training job on its fullest GPU.
-pub(super) fn estimate(shape: &Shape, run: &Run) -> Result<Estimate, Error> {
+pub(super) fn estimate(shape: &Shape, run: &Run) -> Estimate {
     let spread = spread(shape, run);
     let states = states(shape, run);
     let step = step(shape, run, &states);
@@ -106,7 +106,7 @@ pub(super) fn estimate(shape: &Shape, run: &Run) -> Result<Estimate, Error> {
     }
     let mut estimate = worst(phases, super::overhead::OUTSIDE);
     notes(shape, run, &mut estimate);
-    Ok(estimate)
+    estimate
 }
 
 fn parallel_data(run: &Run) -> f64 {
@@ -160,7 +160,7 @@ fn step(shape: &Shape, run: &Run, states: &States) -> StepBytes {
     let first = kept * tokens * in_flight;
     let (kept, loss) = if stages > 1 && first > kept * tokens + head { (first, 0.0) } else { (kept * tokens, head) };
 
-    let trains = run.lora.is_none() || run.lora.is_some_and(|lora| lora.trains_embeddings);
+    let trains = run.lora.is_none_or(|lora| lora.trains_embeddings);
     let split = parallel.tensor as f64 * if parallel.zero >= 3 { parallel.data as f64 } else { 1.0 };
     let gradient_width = if states.gradients > 0.0 { super::states::gradient_width(shape, run) } else { 0.0 };
     let table = if trains { shape.embedding() * gradient_width / split } else { 0.0 };
@@ -222,7 +222,8 @@ fn buffers(shape: &Shape, run: &Run) -> f64 {
         (_, 1 | 2) => params.min(5e8) * width + trained.min(5e8) * width,
         _ => (2.0 * unit + shape.embedding()).min(params) * width + unit.min(trained) * width,
     };
-    let offloaded = if run.offload != Offload::default() { trained.min(5e8) * 2.0 } else { 0.0 };
+    let is_offloaded = run.offload.optimizer || run.offload.weights;
+    let offloaded = if is_offloaded { trained.min(5e8) * 2.0 } else { 0.0 };
     let dequantised = super::states::dequantised(shape, run.weights, true);
     shared + offloaded + dequantised
 }
