@@ -33,18 +33,25 @@ pub fn advise(shape: &Shape, run: &Run, capacity: f64) -> Result<Vec<Remedy>, Er
     Ok(changes(shape, run, capacity)?.into_iter().map(|(remedy, _)| remedy).collect())
 }
 
-/// Remedies to apply one after the other until the job fits: the best by bytes per cost each time. Peaks are those with
+/// Remedies to apply one after the other until the job fits: the best by bytes per cost each time, those that leave the
+/// results as they are before any other. Peaks are those with
 /// all earlier ones applied. Ends where nothing helps any more; look at the last one's verdict.
 pub fn plan(shape: &Shape, run: &Run, capacity: f64) -> Result<Vec<Remedy>, Error> {
     let mut steps = Vec::new();
     let mut now = run.clone();
     let mut is_fitting = verdict(&estimate(shape, run)?.needs, capacity) == Verdict::Fits;
+    let mut only_mild = true;
     while !is_fitting && steps.len() < 12 {
         let mut best = changes(shape, &now, capacity)?;
-        if best.is_empty() {
+        // What changes neither results nor the number of GPUs comes first, all of it if need be.
+        best.retain(|(remedy, _)| !only_mild || remedy.kind.is_mild());
+        let Some((remedy, changed)) = best.into_iter().next() else {
+            if only_mild {
+                only_mild = false;
+                continue;
+            }
             break;
-        }
-        let (remedy, changed) = best.swap_remove(0);
+        };
         (is_fitting, now) = (remedy.verdict == Verdict::Fits, changed);
         steps.push(remedy);
     }

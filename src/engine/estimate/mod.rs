@@ -158,7 +158,7 @@ impl fmt::Display for Phase {
             Self::Step => "in the optimizer step",
             Self::Prefill => "while reading the prompt",
             Self::Decode => "while writing tokens",
-            Self::Pool => "always: a server takes its share of the card at start",
+            Self::Pool => "at start, when the server takes its share of the card,",
         })
     }
 }

@@ -90,6 +90,30 @@ impl Kind {
         }
     }
 
+    /// Does it leave results and the number of GPUs as they are, at a price in time that people pay without asking?
+    pub fn is_mild(self) -> bool {
+        match self {
+            Self::Allocator
+            | Self::FusedStep
+            | Self::Attention
+            | Self::ChunkedLoss
+            | Self::Bf16
+            | Self::Accumulate
+            | Self::Checkpointing
+            | Self::Adam8bit => true,
+            Self::PureBf16
+            | Self::Zero
+            | Self::Tensor
+            | Self::Offload
+            | Self::Lora
+            | Self::Qlora
+            | Self::QuantisedWeights
+            | Self::QuantisedCache
+            | Self::ShorterContext
+            | Self::Utilization => false,
+        }
+    }
+
     /// Price as one number: 1 is a run that takes twice as long, or as much regret.
     pub fn cost(self) -> f64 {
         match self {

@@ -43,7 +43,7 @@ fn write_text(answer: &Answer, out: &mut String) -> std::fmt::Result {
         };
         write!(out, "{words} {name}, {:.1} GiB usable. ", gib(capacity))?;
         match answer.largest_batch {
-            Some(batch) => writeln!(out, "Largest batch that fits: {batch}.")?,
+            Some(batch) => writeln!(out, "Largest batch, or sequences of a server, that fit: {batch}.")?,
             None if answer.fits.is_empty() => writeln!(out)?,
             None => writeln!(out, "No batch fits as it runs now.")?,
         }
@@ -68,7 +68,7 @@ fn write_text(answer: &Answer, out: &mut String) -> std::fmt::Result {
         for remedy in answer.remedies.iter().take(10) {
             writeln!(
                 out,
-                "  {:<56} {:>7.2} {:>8.2}  {}",
+                "  {:<76} {:>7.2} {:>8.2}  {}",
                 title(remedy),
                 gib(remedy.saves.median),
                 gib(remedy.peak.median),

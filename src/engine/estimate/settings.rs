@@ -70,7 +70,7 @@ pub fn settings(kind: Kind) -> &'static [Setting] {
             const {
                 &[
                     set("PyTorch", "model.to(torch.bfloat16); use stochastic rounding or Kahan sums in the optimizer"),
-                    set("HF Trainer", "from_pretrained(…, dtype=torch.bfloat16) with optim=\"adamw_torch_fused\""),
+                    set("HF Trainer", "from_pretrained(…, dtype=torch.bfloat16), bf16=False"),
                     set("Accelerate", "mixed_precision: no, and the model in bfloat16"),
                     set("JAX", "param_dtype=jnp.bfloat16"),
                 ]
