@@ -147,6 +147,12 @@ fn synthetic(options: &Options, interval: usize) {
             judge::median(all.iter().flat_map(|run| run.errors.iter().copied()).collect()),
             silent.0 as f64 / f64::max(silent.1 as f64, 1.0),
         );
+        if options.verbose {
+            let mut early: Vec<f64> = all.iter().flat_map(|run| run.early.iter().copied()).collect();
+            early.sort_by(f64::total_cmp);
+            let at = |share: f64| early.get((share * early.len() as f64) as usize).copied().unwrap_or(f64::NAN);
+            println!("    early log2 error q10 {:.2} q50 {:.2} q90 {:.2} n {}", at(0.1), at(0.5), at(0.9), early.len());
+        }
         if corpus::families::GRADUAL.contains(&family.name) {
             gradual.extend(outcomes);
         }

@@ -171,7 +171,7 @@ pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) ->
     let noise = wide.residual * 1.5;
     let first = wide.first_half.max(1.0);
     // A flat start followed by a line looks convex from afar; half as far it is a line. What speeds up does so in both.
-    let gain = middle(series, signal, from, &far).map_or(0.0, |(half, shape)| wide.gain(&far).min(shape.gain(&half)).max(0.0));
+    let gain = middle(series, signal, from, &far).map_or(0.0, |(half, shape)| shape.gain(&half).min(2.5 * wide.gain(&far)).max(0.0));
     Some(Trend {
         slope: close.slope + 0.5 * gain * near.length(),
         gain,
