@@ -5,7 +5,7 @@
 //! instead of smoothed samples): what differs between them is how the parts rise, not what follows from it.
 
 use super::stairs::{Stairs, stairs};
-use super::window::{Signal, Window, windows};
+use super::window::{PARTS, Signal, Window, windows};
 use crate::series::{SCALES, Series};
 
 /// Lasting growth as a curve into the future.
@@ -91,10 +91,19 @@ impl Shape {
         let parts = window.parts().len();
         shape.first_half = half(0, parts / 2);
         shape.second_half = half(parts / 2 - 1, parts - 1);
-        let top = |from: usize, to: usize| {
-            window.parts().iter().take(to).skip(from).fold(0.0_f64, |top, part| top.max(part.ceiling))
+        // One spike more or less in either half says nothing: the lower middle of the ceilings decides.
+        let usual = |from: usize, to: usize| {
+            let mut ceilings = [f64::INFINITY; PARTS];
+            let sampled = window.sampled().filter(|(place, _)| (from..to).contains(place));
+            let mut count = 0_usize;
+            for (slot, (_, part)) in ceilings.iter_mut().zip(sampled) {
+                *slot = part.ceiling;
+                count += 1;
+            }
+            ceilings.sort_unstable_by(f64::total_cmp);
+            ceilings.get(count.saturating_sub(1) / 2).copied().unwrap_or(0.0)
         };
-        shape.ceiling_rise = top(parts / 2, parts) - top(0, parts / 2);
+        shape.ceiling_rise = usual(parts / 2, parts) - usual(0, parts / 2);
         Some(shape)
     }
 
@@ -171,7 +180,8 @@ pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) ->
     let noise = wide.residual * 1.5;
     let first = wide.first_half.max(1.0);
     // A flat start followed by a line looks convex from afar; half as far it is a line. What speeds up does so in both.
-    let gain = middle(series, signal, from, &far).map_or(0.0, |(half, shape)| shape.gain(&half).min(2.5 * wide.gain(&far)).max(0.0));
+    let gain = middle(series, signal, from, &far)
+        .map_or(0.0, |(half, shape)| shape.gain(&half).min(2.5 * wide.gain(&far)).max(0.0));
     Some(Trend {
         slope: close.slope + 0.5 * gain * near.length(),
         gain,
