@@ -23,11 +23,12 @@ pub struct Options {
     pub gentd26: Option<PathBuf>,
     pub intervals: Vec<usize>,
     pub verbose: bool,
+    pub trace: Option<String>,
 }
 
 fn options() -> Options {
     let mut options =
-        Options { runs: 200, train: false, only: vec![], gentd26: None, intervals: vec![15], verbose: false };
+        Options { runs: 200, train: false, only: vec![], gentd26: None, intervals: vec![15], verbose: false, trace: None };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().unwrap_or_default();
@@ -37,6 +38,7 @@ fn options() -> Options {
             "--only" => options.only = value().split(',').map(str::to_owned).collect(),
             "--gentd26" => options.gentd26 = Some(value().into()),
             "--intervals" => options.intervals = value().split(',').map(|word| word.parse().unwrap()).collect(),
+            "--trace" => options.trace = Some(value()),
             "--verbose" => options.verbose = true,
             _ => {}
         }
@@ -59,7 +61,7 @@ fn main() {
         }
     }
     if options.only.is_empty() || options.only.iter().any(|only| only == "cases") {
-        cases();
+        cases(options.trace.as_deref());
     }
     if let Some(path) = &options.gentd26 {
         let text = recorded::read(path).unwrap();
@@ -190,11 +192,18 @@ fn h200(hooked: bool, options: &Options) {
     println!("h200 hooked {hooked}: gradual {named}/{gradual} abrupt {abrupt} false {wrong} in {hours:.2} h");
 }
 
-fn cases() {
+fn cases(trace: Option<&str>) {
     for case in recorded::cases(&data().join("cases"), 5.0) {
         let long = case.feed.end > 3.0 * 3600.0;
         let setting = Setting::of(if long { 3600.0 } else { 900.0 });
         let episodes = judge::episodes(&subject::evals(&case.feed, &setting, None), &case.feed, &setting);
+        if trace.is_some_and(|name| name == case.feed.name) {
+            subject::walk(&case.feed, &setting, |at, _, answers| {
+                for (name, answer) in case.names.iter().zip(answers) {
+                    println!("  {at:6.0} {name:14} {:?} {}", subject::risk(answer), answer.reason);
+                }
+            });
+        }
         let named: Vec<_> = episodes
             .iter()
             .map(|episode| (case.names[episode.tenant].as_str(), episode.raised, episode.cleared))

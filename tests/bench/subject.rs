@@ -99,3 +99,10 @@ pub fn evals(feed: &Feed, setting: &Setting, declared: Option<f64>) -> Vec<Eval>
     });
     evals
 }
+
+pub fn risk(answer: &Forecast) -> Option<f64> {
+    match answer.outlook {
+        Outlook::Known { probability, .. } => Some(probability),
+        Outlook::Unknown { .. } => None,
+    }
+}

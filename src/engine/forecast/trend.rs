@@ -27,6 +27,8 @@ pub(super) struct Trend {
     pub(super) near: f64,
     /// Where the next excursion would reach.
     pub(super) top: f64,
+    /// What the floor gave back before, as a share of what it rose: load comes and goes, a leak does not.
+    pub(super) unrest: f64,
     /// Where growth comes in regular steps: when the next one is due.
     pub(super) stairs: Option<Stairs>,
 }
@@ -103,7 +105,11 @@ impl Shape {
             ceilings.sort_unstable_by(f64::total_cmp);
             ceilings.get(count.saturating_sub(1) / 2).copied().unwrap_or(0.0)
         };
-        shape.ceiling_rise = usual(parts / 2, parts) - usual(0, parts / 2);
+        let top = |from: usize, to: usize| {
+            window.parts().iter().take(to).skip(from).fold(0.0_f64, |top, part| top.max(part.ceiling))
+        };
+        let half = parts / 2;
+        shape.ceiling_rise = (usual(half, parts) - usual(0, half)).max(top(half, parts) - top(0, half));
         Some(shape)
     }
 
@@ -191,8 +197,44 @@ pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) ->
         seen: far.length(),
         near: near.length(),
         top: near.top().max(near.floor_now() + far.excursion()),
+        unrest: unrest(series, signal, horizon, from, far.start),
         stairs: regular,
     })
+}
+
+/// Falls of the floor before `until` as a share of its rises, over stretches of a sixth of the horizon.
+fn unrest(series: &Series, signal: Signal, horizon: f64, from: f64, until: f64) -> f64 {
+    let stretch = horizon / 6.0;
+    let coarse = SCALES.iter().rposition(|(seconds, _)| f64::from(*seconds) <= stretch.max(2.0));
+    let Some(ring) = coarse.and_then(|scale| series.ring(scale)) else { return 0.0 };
+    let seconds = coarse.and_then(|scale| SCALES.get(scale)).map_or(1.0, |(seconds, _)| f64::from(*seconds));
+    let (mut rises, mut falls, mut top) = (0.0, 0.0, 0.0_f64);
+    let (mut before, mut current) = (None::<f64>, None::<(f64, f64)>);
+    for block in ring.iter() {
+        let start = f64::from(block.index) * seconds;
+        let (samples, floor) = match signal {
+            Signal::Used => (block.samples, block.floor),
+            Signal::Live => (block.live_samples, block.live_floor),
+        };
+        if samples == 0 || start < from || start > until {
+            continue;
+        }
+        let (place, floor) = ((start / stretch).floor(), f64::from(floor) * 1024.0);
+        current = match current {
+            Some((known, lowest)) if known == place => Some((place, lowest.min(floor))),
+            Some((_, lowest)) => {
+                if let Some(before) = before {
+                    rises += (lowest - before).max(0.0);
+                    falls += (before - lowest).max(0.0);
+                }
+                top = top.max(lowest);
+                before = Some(lowest);
+                Some((place, floor))
+            }
+            None => Some((place, floor)),
+        };
+    }
+    if falls < 0.03 * top { 0.0 } else { falls / rises.max(falls) }
 }
 
 /// The window about half as long as `far`.
@@ -232,8 +274,10 @@ fn stopped(
     (near, close): (&Window, &Shape),
     far: &Window,
 ) -> bool {
-    let visible = (2.2 * far.jump).max(4.0 * close.residual);
-    windows(series, signal, shortest, near.length() * 0.99, from)
+    // A straight rise within one block is no step.
+    let step = (far.jump - close.slope * far.block).max(0.0);
+    let visible = (2.2 * step).max(4.0 * close.residual);
+    windows(series, signal, shortest / 4.0, near.length() * 0.99, from)
         .filter(|window| close.slope * window.length() >= visible)
         .filter_map(|window| Some((Shape::of(&window, 0.0)?, window)))
         .any(|(shape, window)| shape.slope * window.length() < 0.3 * close.slope * window.length())
@@ -252,6 +296,7 @@ impl Trend {
             seen,
             near: seen,
             top: 0.0,
+            unrest: 0.0,
             stairs: Some(stairs),
         }
     }
