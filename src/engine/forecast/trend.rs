@@ -274,9 +274,7 @@ fn stopped(
     (near, close): (&Window, &Shape),
     far: &Window,
 ) -> bool {
-    // A straight rise within one block is no step.
-    let step = (far.jump - close.slope * far.block).max(0.0);
-    let visible = (2.2 * step).max(4.0 * close.residual);
+    let visible = (2.2 * far.jump).max(4.0 * close.residual);
     windows(series, signal, shortest / 4.0, near.length() * 0.99, from)
         .filter(|window| close.slope * window.length() >= visible)
         .filter_map(|window| Some((Shape::of(&window, 0.0)?, window)))

@@ -41,8 +41,6 @@ pub(super) struct Window {
     count: usize,
     /// Largest rise of the floor from one block to the next, in bytes.
     pub(super) jump: f64,
-    /// Seconds per block.
-    pub(super) block: f64,
 }
 
 /// Every window of the series that is full, shortest first, from `shortest` to `longest` seconds.
@@ -99,7 +97,7 @@ impl Window {
             part.samples += u32::from(samples);
         }
         let start = f64::from(oldest) * f64::from(seconds);
-        Some(Self { start, part: f64::from(seconds) * f64::from(width), parts, count, jump, block: f64::from(seconds) })
+        Some(Self { start, part: f64::from(seconds) * f64::from(width), parts, count, jump })
     }
 
     /// Seconds from the oldest to the newest part's end.
