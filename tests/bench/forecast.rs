@@ -128,6 +128,12 @@ fn synthetic(options: &Options, interval: usize) {
                             .collect::<Vec<_>>()
                     );
                 }
+                if options.trace.as_deref() == Some(&format!("{}:{seed}", family.name)) {
+                    subject::walk(&feed, &setting, |at, _, answers| {
+                        let left = feed.ooms.first().map_or(f64::NAN, |oom| (oom - at) / 60.0);
+                        println!("  {at:6.0} {left:4.0} {:.3} {}", subject::risk(&answers[feed.culprit]).unwrap_or(-1.0), answers[feed.culprit].reason);
+                    });
+                }
                 outcome
             })
             .collect();

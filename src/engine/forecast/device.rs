@@ -148,7 +148,7 @@ fn answer(Tenant { series, question }: &Tenant<'_>, own: &View, shared: f64, nei
         };
         // Inside the margin, half of it must still be filled: being full is not an event, filling up is.
         let room = room.max(0.25 * margin) + own.slack;
-        let spread = (0.1_f64.powi(2) + trend.error.powi(2)).sqrt();
+        let spread = (0.05_f64.powi(2) + trend.error.powi(2)).sqrt();
         Passage::new(total, room, spread, if trend.unrest > 0.25 { 0.4 } else { 0.97 }, 5.0 * trend.seen)
     });
     let within = |h: f64| {
