@@ -72,6 +72,22 @@ pub enum Class {
     Unknown,
 }
 
+impl Class {
+    /// How the forecast was made, for people who audit it.
+    pub const fn regime(self) -> &'static str {
+        match self {
+            Self::WarmUp => "warming up",
+            Self::Leak => "damped envelope",
+            Self::Plateau | Self::Pool => "base hazard",
+            Self::Fragmentation | Self::Peak => "record law",
+            Self::Periodic => "periodic spikes",
+            Self::RestartLoop => "restart loop",
+            Self::Load => "mean reverting",
+            Self::Unknown => "none",
+        }
+    }
+}
+
 /// Will it run out?
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Outlook {

@@ -27,8 +27,15 @@ pub struct Options {
 }
 
 fn options() -> Options {
-    let mut options =
-        Options { runs: 200, train: false, only: vec![], gentd26: None, intervals: vec![15], verbose: false, trace: None };
+    let mut options = Options {
+        runs: 200,
+        train: false,
+        only: vec![],
+        gentd26: None,
+        intervals: vec![15],
+        verbose: false,
+        trace: None,
+    };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().unwrap_or_default();
@@ -131,7 +138,11 @@ fn synthetic(options: &Options, interval: usize) {
                 if options.trace.as_deref() == Some(&format!("{}:{seed}", family.name)) {
                     subject::walk(&feed, &setting, |at, _, answers| {
                         let left = feed.ooms.first().map_or(f64::NAN, |oom| (oom - at) / 60.0);
-                        println!("  {at:6.0} {left:4.0} {:.3} {}", subject::risk(&answers[feed.culprit]).unwrap_or(-1.0), answers[feed.culprit].reason);
+                        println!(
+                            "  {at:6.0} {left:4.0} {:.3} {}",
+                            subject::risk(&answers[feed.culprit]).unwrap_or(-1.0),
+                            answers[feed.culprit].reason
+                        );
                     });
                 }
                 outcome
