@@ -36,15 +36,15 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             prediction: Prediction {
-                horizon: Duration::from_secs(900),
+                horizon: Duration::from_mins(15),
                 declared_peak: None,
                 act_probability: 0.8,
-                act_for: Duration::from_secs(120),
+                act_for: Duration::from_mins(2),
                 clear_probability: 0.5,
-                clear_for: Duration::from_secs(300),
+                clear_for: Duration::from_mins(5),
                 min_samples: 10,
                 max_sample_age: Duration::from_secs(30),
-                warm_up: Duration::from_secs(600),
+                warm_up: Duration::from_mins(10),
             },
             capacity: None,
         }

@@ -192,6 +192,11 @@ fn h200(hooked: bool, options: &Options) {
     let setting = Setting::of(300.0);
     let (mut named, mut gradual, mut abrupt, mut wrong, mut hours) = (0, 0, 0, 0, 0.0);
     for feed in recorded::h200(&data(), hooked) {
+        if options.trace.as_deref() == Some(&feed.name) {
+            subject::walk(&feed, &setting, |at, _, answers| {
+                println!("  {at:6.0} {:.3} {}", subject::risk(&answers[0]).unwrap_or(-1.0), answers[0].reason);
+            });
+        }
         let outcome = judge::judge(&subject::evals(&feed, &setting, None), &feed, &setting);
         let right = outcome.leads.iter().flatten().any(|lead| *lead >= 15.0);
         named += usize::from(feed.kind == Kind::Gradual && right);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::hazard::Hazard;
 use super::passage::Passage;
 use super::trend::{Trend, trend};
-use super::window::{Signal, windows};
+use super::window::{Part, Signal, windows};
 use super::{Class, Forecast, Outlook, Tenant, TimeToOom, Unknown, reason};
 use crate::quantity::{Bytes, BytesPerSecond, Moment};
 use crate::series::{Point, Series};
@@ -99,6 +99,8 @@ fn view(Tenant { series, question }: &Tenant<'_>) -> View {
     let by_used = trend(series, Signal::Used, horizon, from);
     let hooked = latest.and_then(|point: Point| point.allocator);
     let by_live = if hooked.is_some() { trend(series, Signal::Live, horizon, from) } else { by_used };
+    // Load moves live memory up and down, and what it reaches at most still grows.
+    let by_live = by_live.or_else(|| by_used.filter(|used| peaks_follow(series, used)));
     let top = recent_top(series, Signal::Used, horizon, from).max(used);
     let slack = hooked.map_or(0.0, |allocator| {
         let live = recent_top(series, Signal::Live, horizon, from).max(allocator.allocated.as_f64());
@@ -107,6 +109,16 @@ fn view(Tenant { series, question }: &Tenant<'_>) -> View {
         (reserved - live).max(0.0)
     });
     View { used, top, slack, trend: by_live, cache_grows: by_used.is_some() && by_live.is_none() }
+}
+
+/// Whether the peaks of live memory rise with what the allocator holds.
+fn peaks_follow(series: &Series, used: &Trend) -> bool {
+    let length = used.seen;
+    let Some(window) = windows(series, Signal::Live, 0.99 * length, 1.01 * length, 0.0).next() else { return false };
+    let half = window.parts().len() / 2;
+    let top = |parts: &[Part]| parts.iter().fold(0.0_f64, |top, part| top.max(part.ceiling));
+    let (first, second) = window.parts().split_at(half);
+    top(second) - top(first) > 0.3 * used.slope * length / 2.0
 }
 
 /// Highest reading of the shortest window that looks back a quarter of the horizon.

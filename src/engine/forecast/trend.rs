@@ -164,7 +164,7 @@ fn line(points: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64, f64) {
 pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) -> Option<Trend> {
     let mut near: Option<(Window, Shape)> = None;
     let mut far: Option<(Window, Shape)> = None;
-    let shortest = horizon / 15.0;
+    let shortest = horizon / 10.0;
     for window in windows(series, signal, shortest, 4.0 * horizon, from) {
         let explored = explored(series, signal, &window).max(series.survived().as_f64());
         let Some(shape) = Shape::of(&window, explored) else { continue };

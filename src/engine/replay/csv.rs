@@ -132,7 +132,7 @@ pub fn parse(text: &str) -> Result<Vec<Row>, Error> {
         if cells.len() != width {
             return Err(Error::Width { line, found: cells.len(), expected: width });
         }
-        let row = Cells { line, cells: &cells, places: &places }.row()?;
+        let row = Cells { line, values: &cells, places: &places }.row()?;
         let key = (row.gpu.clone(), row.container.clone());
         if let Some(before) = times.insert(key, row.t_s).filter(|before| *before > row.t_s) {
             let (container, t_s) = (row.container, row.t_s.to_string());
@@ -148,7 +148,7 @@ pub fn parse(text: &str) -> Result<Vec<Row>, Error> {
 /// One line's cells by column name.
 struct Cells<'a> {
     line: usize,
-    cells: &'a [&'a str],
+    values: &'a [&'a str],
     places: &'a HashMap<&'static str, usize>,
 }
 
@@ -171,7 +171,7 @@ impl Cells<'_> {
     }
 
     fn text(&self, column: &'static str) -> &str {
-        self.places.get(column).and_then(|place| self.cells.get(*place)).copied().unwrap_or_default()
+        self.places.get(column).and_then(|place| self.values.get(*place)).copied().unwrap_or_default()
     }
 
     fn number(&self, column: &'static str) -> Result<Option<f64>, Error> {

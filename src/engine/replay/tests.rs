@@ -14,7 +14,7 @@ fn leak() -> String {
 
 fn options() -> Options {
     let mut options = Options::default();
-    options.prediction.warm_up = Duration::from_secs(60);
+    options.prediction.warm_up = Duration::from_mins(1);
     options.prediction.act_for = Duration::from_secs(45);
     options
 }
