@@ -100,7 +100,10 @@ fn view(Tenant { series, question }: &Tenant<'_>) -> View {
     let hooked = latest.and_then(|point: Point| point.allocator);
     let by_live = if hooked.is_some() { trend(series, Signal::Live, horizon, from) } else { by_used };
     // Load moves live memory up and down, and what it reaches at most still grows.
-    let by_live = by_live.or_else(|| by_used.filter(|used| peaks_follow(series, used)));
+    let by_live = by_live.or_else(|| {
+        let used = by_used.filter(|used| peaks_follow(series, used))?;
+        Some(Trend { bend_error: used.bend_error / 1.5, ..used })
+    });
     let top = recent_top(series, Signal::Used, horizon, from).max(used);
     let slack = hooked.map_or(0.0, |allocator| {
         let live = recent_top(series, Signal::Live, horizon, from).max(allocator.allocated.as_f64());
@@ -161,7 +164,7 @@ fn answer(Tenant { series, question }: &Tenant<'_>, own: &View, shared: f64, nei
         // Inside the margin, half of it must still be filled: being full is not an event, filling up is.
         let room = room.max(0.25 * margin) + own.slack;
         let spread = (0.05_f64.powi(2) + trend.error.powi(2)).sqrt();
-        Passage::new(total, room, spread, if trend.unrest > 0.25 { 0.4 } else { 0.97 }, 5.0 * trend.seen)
+        Passage::new(total, room, spread, if trend.unrest > 0.25 { 0.4 } else { 0.955 }, 5.0 * trend.seen)
     });
     let within = |h: f64| {
         let base = hazard.within(h);

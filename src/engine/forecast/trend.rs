@@ -183,7 +183,8 @@ pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) ->
     if stopped(series, signal, from, shortest, (&near, &close), &far) {
         return None;
     }
-    let noise = wide.residual * 1.5;
+    // The driver shows an allocator's lumps, not what is live: bends in it are less certain.
+    let noise = wide.residual * if signal == Signal::Used { 1.5 } else { 1.0 };
     let first = wide.first_half.max(1.0);
     // A flat start followed by a line looks convex from afar; half as far it is a line. What speeds up does so in both.
     let gain = middle(series, signal, from, &far)
