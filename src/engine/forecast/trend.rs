@@ -300,6 +300,17 @@ impl Trend {
         }
     }
 
+    /// Place of its widths in the calibration: regular stairs, straight, bent.
+    pub(super) fn kind(&self) -> usize {
+        if self.stairs.is_some() {
+            0
+        } else if (0.7..=1.4).contains(&self.bend) {
+            1
+        } else {
+            2
+        }
+    }
+
     /// Rise in bytes after `seconds`, with the bend moved by `shift` standard errors. Never falls with time.
     pub(super) fn rise(&self, seconds: f64, shift: f64) -> f64 {
         let bend = (self.bend + shift * self.bend_error).clamp(0.02, 4.0);
