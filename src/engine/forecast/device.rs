@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::calibration::Calibration;
+use super::calibration::{Calibration, Pieces};
 use super::hazard::Hazard;
 use super::passage::Passage;
 use super::trend::{Trend, trend};
@@ -62,7 +62,7 @@ pub(super) fn forecast(
     tenants: &[Tenant<'_>],
     calibration: &Calibration,
 ) -> Vec<Forecast> {
-    let views: Vec<View> = tenants.iter().map(view).collect();
+    let views: Vec<View> = tenants.iter().map(|tenant| view(tenant, &calibration.pieces)).collect();
     let culprit = culprit(tenants, &views);
     tenants
         .iter()
@@ -109,7 +109,7 @@ fn unknown(
     }
 }
 
-fn view(Tenant { series, question }: &Tenant<'_>) -> View {
+fn view(Tenant { series, question }: &Tenant<'_>, pieces: &Pieces) -> View {
     let horizon = seconds(question.horizon);
     let from = series.born().0 as f64 / 1000.0 + 0.25 * seconds(question.warm_up);
     let latest = series.latest();
@@ -129,7 +129,8 @@ fn view(Tenant { series, question }: &Tenant<'_>) -> View {
         let reserved = if allocator.reserved < allocator.allocated { used } else { allocator.reserved.as_f64() };
         (reserved - live).max(0.0)
     });
-    View { used, top, slack, trend: by_live, cache_grows: by_used.is_some() && by_live.is_none() }
+    let trend = by_live.and_then(|trend| trend.with(pieces));
+    View { used, top, slack, trend, cache_grows: by_used.is_some() && by_live.is_none() }
 }
 
 /// Whether the peaks of live memory rise with what the allocator holds.

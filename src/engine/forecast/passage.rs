@@ -18,7 +18,7 @@ pub(super) struct Passage {
 }
 
 /// Bend shifts in standard errors and their weights: the normal distribution in five steps.
-const SHIFTS: [(f64, f64); 5] = [(0.0, 0.4), (-1.0, 0.24), (1.0, 0.24), (-2.0, 0.06), (2.0, 0.06)];
+const SHIFTS: [(f64, f64); 5] = [(0.0, 0.4), (-1.0, 0.25), (1.0, 0.25), (-2.0, 0.05), (2.0, 0.05)];
 
 /// Farthest moment looked for: ten days.
 const FAR: f64 = 864_000.0;

@@ -4,6 +4,7 @@
 //! saturating curves and growth under spikes alike (Gardner and McKenzie's damped trend, fitted to floors of blocks
 //! instead of smoothed samples): what differs between them is how the parts rise, not what follows from it.
 
+use super::calibration::Pieces;
 use super::stairs::{Stairs, stairs};
 use super::window::{PARTS, Signal, Window, windows};
 use crate::series::{SCALES, Series};
@@ -27,6 +28,8 @@ pub(super) struct Trend {
     pub(super) near: f64,
     /// Where the next excursion would reach.
     pub(super) top: f64,
+    /// The same without excursions.
+    pub(super) plain_top: f64,
     /// What the floor gave back before, as a share of what it rose: load comes and goes, a leak does not.
     pub(super) unrest: f64,
     /// Where growth comes in regular steps: when the next one is due.
@@ -198,6 +201,7 @@ pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) ->
         seen: far.length(),
         near: near.length(),
         top: near.top().max(near.floor_now() + far.excursion()),
+        plain_top: near.top(),
         unrest: unrest(series, signal, horizon, from, far.start),
         stairs: regular,
     })
@@ -295,9 +299,36 @@ impl Trend {
             seen,
             near: seen,
             top: 0.0,
+            plain_top: 0.0,
             unrest: 0.0,
             stairs: Some(stairs),
         }
+    }
+
+    /// As if some parts of the predictor did not exist.
+    pub(super) fn with(self, pieces: &Pieces) -> Option<Self> {
+        let mut trend = self;
+        if !pieces.stairs {
+            // Without a window of its own it stands on the stairs alone.
+            if trend.top <= 0.0 {
+                return None;
+            }
+            trend.stairs = None;
+        }
+        if !pieces.damping {
+            trend.bend = trend.bend.max(1.0);
+            trend.bend_error = 0.0;
+        }
+        if !pieces.acceleration {
+            trend.gain = 0.0;
+        }
+        if !pieces.excursions && trend.top > 0.0 {
+            trend.top = trend.plain_top;
+        }
+        if !pieces.unrest {
+            trend.unrest = 0.0;
+        }
+        Some(trend)
     }
 
     /// Place of its widths in the calibration: regular stairs, straight, bent.
