@@ -9,8 +9,23 @@ use gpumem_engine::series::{AllocatorPoint, Point, Segment, Series};
 
 use crate::report::Report;
 
+/// Time of a push alone.
+fn push() -> f64 {
+    let mut all: Vec<Series> = (0..200).map(|_| Series::default()).collect();
+    let started = Instant::now();
+    for second in 0..6000 {
+        for series in &mut all {
+            let used = Bytes::mib(4000 + second % 9);
+            series.push(Segment(1), Point { at: Moment::from_secs(second), used, allocator: None });
+        }
+    }
+    black_box(&all);
+    started.elapsed().as_secs_f64() / (6000.0 * 200.0) * 1e6
+}
+
 /// Samples at 1 Hz, evaluated every H/60 with H = 60 min and H = 15 min: half leaks, half plateaus, hooked.
 pub fn measure(report: &mut Report) {
+    report.add("push_cost", push(), "us");
     for (name, horizon) in [("step_cost", 3600_u64), ("step_cost_15m", 900)] {
         let count = 200_u64;
         let mut all: Vec<Series> = (0..count).map(|_| Series::default()).collect();

@@ -114,14 +114,19 @@ fn view(Tenant { series, question }: &Tenant<'_>, pieces: &Pieces) -> View {
     let from = series.born().0 as f64 / 1000.0 + 0.25 * seconds(question.warm_up);
     let latest = series.latest();
     let used = latest.map_or(0.0, |point| point.used.as_f64());
-    let by_used = trend(series, Signal::Used, horizon, from);
     let hooked = latest.and_then(|point: Point| point.allocator);
-    let by_live = if hooked.is_some() { trend(series, Signal::Live, horizon, from) } else { by_used };
+    let by_live = hooked.and_then(|_| trend(series, Signal::Live, horizon, from));
+    // Live memory that grows says all there is to say.
+    let by_used = if by_live.is_none() { trend(series, Signal::Used, horizon, from) } else { None };
+    let cache_grows = hooked.is_some() && by_used.is_some();
     // Load moves live memory up and down, and what it reaches at most still grows.
-    let by_live = by_live.or_else(|| {
-        let used = by_used.filter(|used| peaks_follow(series, used))?;
-        Some(Trend { bend_error: used.bend_error / 1.5, ..used })
-    });
+    let trend = match (hooked, by_live, by_used) {
+        (None, _, used) => used,
+        (Some(_), Some(live), _) => Some(live),
+        (Some(_), None, used) => used
+            .filter(|used| peaks_follow(series, used))
+            .map(|used| Trend { bend_error: used.bend_error / 1.5, ..used }),
+    };
     let top = recent_top(series, Signal::Used, horizon, from).max(used);
     let slack = hooked.map_or(0.0, |allocator| {
         let live = recent_top(series, Signal::Live, horizon, from).max(allocator.allocated.as_f64());
@@ -129,8 +134,8 @@ fn view(Tenant { series, question }: &Tenant<'_>, pieces: &Pieces) -> View {
         let reserved = if allocator.reserved < allocator.allocated { used } else { allocator.reserved.as_f64() };
         (reserved - live).max(0.0)
     });
-    let trend = by_live.and_then(|trend| trend.with(pieces));
-    View { used, top, slack, trend, cache_grows: by_used.is_some() && by_live.is_none() }
+    let trend = trend.and_then(|trend| trend.with(pieces));
+    View { used, top, slack, trend, cache_grows: cache_grows && trend.is_none() }
 }
 
 /// Whether the peaks of live memory rise with what the allocator holds.

@@ -169,11 +169,19 @@ pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) ->
     let mut far: Option<(Window, Shape)> = None;
     let shortest = horizon / 10.0;
     for window in windows(series, signal, shortest, 4.0 * horizon, from) {
-        let explored = explored(series, signal, &window).max(series.survived().as_f64());
-        let Some(shape) = Shape::of(&window, explored) else { continue };
-        if !shape.rises(window.length() >= horizon / 2.0) {
+        if !window.rose() {
             continue;
         }
+        let long = window.length() >= horizon / 2.0;
+        let Some(shape) = Shape::of(&window, 0.0).filter(|shape| shape.rises(long)) else { continue };
+        // Most windows end here or have seen nothing as high before; only the rest is looked at again.
+        let explored = explored(series, signal, &window).max(series.survived().as_f64());
+        let shape = if explored > window.lowest() {
+            let Some(above) = Shape::of(&window, explored).filter(|shape| shape.rises(long)) else { continue };
+            above
+        } else {
+            shape
+        };
         if near.is_none_or(|(_, kept)| shape.improves_on(&kept)) {
             near = Some((window, shape));
         }
