@@ -11,6 +11,8 @@ pub mod calibration;
 mod device;
 mod hazard;
 mod passage;
+#[cfg(test)]
+mod properties;
 mod reason;
 mod stairs;
 #[cfg(test)]

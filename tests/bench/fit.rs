@@ -115,7 +115,7 @@ fn samples(feeds: &[Weighted], calibration: &Calibration) -> Vec<Sample> {
             let capacity = subject::mib(feed.capacity_at(at) - feed.orphaned);
             samples.push(Sample {
                 weight: *weight,
-                hazard: hazard(&series[feed.culprit], Duration::from_secs(3600), capacity),
+                hazard: hazard(&series[feed.culprit], Duration::from_hours(1), capacity),
                 grows: answers[feed.culprit].growth.is_some(),
                 raw: by_horizon.map(|(_, p)| p),
                 happened,
@@ -214,7 +214,7 @@ fn isotonic(samples: &[Sample], place: usize) -> [f64; KNOTS.len()] {
             knot += 1;
         }
     }
-    println!("map {place}: {values:?} weights {:?}", weights.map(|weight| weight.round()));
+    println!("map {place}: {values:?} weights {:?}", weights.map(f64::round));
     values
 }
 

@@ -69,7 +69,7 @@ pub fn h200(options: &Options, report: &mut Report) {
 
 /// The field cases, H = 15 min, or an hour where the story takes longer than three.
 pub fn cases(options: &Options, report: &mut Report) {
-    let (mut silent, mut silents, mut alarm, mut alarms) = (0, 0, 0, 0);
+    let (mut silent, mut silents, mut alarm, mut alarms) = (0_u32, 0_u32, 0_u32, 0_u32);
     for case in recorded::cases(&data().join("cases"), 5.0) {
         let long = case.feed.end > 3.0 * 3600.0;
         let setting = Setting::of(if long { 3600.0 } else { 900.0 });
@@ -81,7 +81,7 @@ pub fn cases(options: &Options, report: &mut Report) {
         let (ok, counted) = match case.verdict.as_str() {
             "silent" => {
                 silents += 1;
-                silent += usize::from(named.is_empty());
+                silent += u32::from(named.is_empty());
                 (named.is_empty(), true)
             }
             "alarm" => {
@@ -89,7 +89,7 @@ pub fn cases(options: &Options, report: &mut Report) {
                 let right =
                     named.iter().any(|(name, raised)| case.culprit.as_deref() == Some(name) && in_time(*raised));
                 alarms += 1;
-                alarm += usize::from(right && !harmed);
+                alarm += u32::from(right && !harmed);
                 (right && !harmed, true)
             }
             _ => (!harmed, false),
@@ -109,8 +109,8 @@ pub fn cases(options: &Options, report: &mut Report) {
             }
         );
     }
-    report.add("cases_silent", f64::from(silent as u32) / silents as f64, "ratio");
-    report.add("cases_alarm", f64::from(alarm as u32) / alarms as f64, "ratio");
+    report.add("cases_silent", f64::from(silent) / f64::from(silents), "ratio");
+    report.add("cases_alarm", f64::from(alarm) / f64::from(alarms), "ratio");
 }
 
 /// Serving pods at a capacity nobody reached and at three they did. The other half of the pods gives the base rates.

@@ -62,7 +62,7 @@ pub(super) fn forecast(
     tenants: &[Tenant<'_>],
     calibration: &Calibration,
 ) -> Vec<Forecast> {
-    let views: Vec<View> = tenants.iter().map(|tenant| view(tenant, &calibration.pieces)).collect();
+    let views: Vec<View> = tenants.iter().map(|tenant| view(tenant, calibration.pieces)).collect();
     let culprit = culprit(tenants, &views);
     tenants
         .iter()
@@ -109,7 +109,7 @@ fn unknown(
     }
 }
 
-fn view(Tenant { series, question }: &Tenant<'_>, pieces: &Pieces) -> View {
+fn view(Tenant { series, question }: &Tenant<'_>, pieces: Pieces) -> View {
     let horizon = seconds(question.horizon);
     let from = series.born().0 as f64 / 1000.0 + 0.25 * seconds(question.warm_up);
     let latest = series.latest();

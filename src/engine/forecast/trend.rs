@@ -314,7 +314,7 @@ impl Trend {
     }
 
     /// As if some parts of the predictor did not exist.
-    pub(super) fn with(self, pieces: &Pieces) -> Option<Self> {
+    pub(super) fn with(self, pieces: Pieces) -> Option<Self> {
         let mut trend = self;
         if !pieces.stairs {
             // Without a window of its own it stands on the stairs alone.
