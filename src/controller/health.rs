@@ -1,10 +1,14 @@
 //! Liveness by freshness: every loop of the controller beats once a turn, and `/healthz` fails when one has stopped.
 //!
-//! An open port proves nothing: operators were seen wedged for days behind a dropped watch while their port answered.
+//! Flows in: beats. Flows out: `/healthz` and `/readyz`. An open port proves nothing: operators were seen wedged for days behind a dropped watch while their port answered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use hyper::StatusCode;
+
+use crate::http::{self, Answer};
 
 /// Heartbeats by loop, and what still keeps the replica from being Ready.
 #[derive(Debug, Default)]
@@ -49,9 +53,27 @@ impl Health {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner).remove(what);
     }
 
+    /// `/healthz`.
+    pub fn healthz(&self) -> Answer {
+        verdict(&self.overdue(Instant::now()), "overdue")
+    }
+
+    /// `/readyz`.
+    pub fn readyz(&self) -> Answer {
+        verdict(&self.waiting(), "waiting for")
+    }
+
     /// What the replica still waits for; Ready when empty.
     pub fn waiting(&self) -> Vec<&'static str> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+    }
+}
+
+fn verdict(problems: &[&str], what: &str) -> Answer {
+    if problems.is_empty() {
+        http::text(StatusCode::OK, "ok\n")
+    } else {
+        http::text(StatusCode::SERVICE_UNAVAILABLE, format!("{what}: {}\n", problems.join(", ")))
     }
 }
 
