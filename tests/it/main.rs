@@ -2,6 +2,7 @@
 
 mod agent;
 mod agent_driver;
+mod agent_metrics;
 mod agent_usage;
 mod support;
 mod tidy;
