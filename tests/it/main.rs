@@ -3,5 +3,6 @@
 mod agent;
 mod agent_driver;
 mod agent_usage;
+mod fleet;
 mod support;
 mod tidy;
