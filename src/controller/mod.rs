@@ -22,6 +22,22 @@ pub mod fleet;
 
 pub mod metrics;
 
+pub mod now;
+
+pub mod reconcile;
+
+pub mod observe;
+
+pub mod workload;
+
+pub mod intent;
+
+pub mod act;
+
+pub mod profile;
+
+pub mod report;
+
 pub mod health;
 
 mod run;

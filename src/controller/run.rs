@@ -21,6 +21,7 @@ use super::metrics::{Exposition, Metrics};
 use super::peer;
 use super::pki;
 use super::pull::{self, Puller, agents, chain};
+use super::reconcile;
 use crate::http;
 
 /// Why the controller ended.
@@ -128,7 +129,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         news,
     };
     tasks.spawn("pull", |_| take_then_pull(puller, agents, pods, args));
-    tasks.spawn("act", |stopped| act_on(context, stopped));
+    tasks.spawn("act", |stopped| reconcile::run(context, until(stopped)));
     tasks.spawn("turn", |_| async move {
         loop {
             health.beat("turn", Duration::from_mins(1));
@@ -147,14 +148,6 @@ pub async fn run(args: Args) -> Result<(), Error> {
         () = tokio::time::sleep(DRAIN) => warn!("tasks did not end in time"),
     }
     ended
-}
-
-/// The acting side's place. It gets the shared context and resolves when told to stop.
-async fn act_on(context: Arc<Context>, stopped: watch::Receiver<bool>) {
-    // HOOK: `super::reconcile::run(context, until(stopped))` comes here with the acting side. Until then the controller
-    // observes and exports, whatever the policies say.
-    let _ = context;
-    until(stopped).await;
 }
 
 /// A peer's series first, then everything the agents know.
