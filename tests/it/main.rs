@@ -4,5 +4,6 @@ mod agent;
 mod agent_driver;
 mod agent_metrics;
 mod agent_usage;
+mod fleet;
 mod support;
 mod tidy;
