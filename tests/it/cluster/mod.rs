@@ -62,6 +62,11 @@ impl Cluster {
         cluster
     }
 
+    /// The same cluster as another process sees it.
+    pub fn shadow(&self) -> Self {
+        Self { api: self.api.clone(), reports: self.reports.clone(), stamp: self.stamp - 1, origin: self.origin }
+    }
+
     pub fn world(&self) -> std::sync::MutexGuard<'_, World> {
         self.api.world()
     }
