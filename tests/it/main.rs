@@ -3,6 +3,7 @@
 mod agent;
 mod agent_driver;
 mod agent_usage;
+mod cleanup;
 mod cluster;
 mod eviction;
 mod ledger;
