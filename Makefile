@@ -3,8 +3,8 @@
 CLUSTER := tests/cluster/cluster
 
 help:            ; @sed -n 's,^\([a-z-]*\): *;.*# ,\1\t,p' Makefile | expand -t 18 | tail -n +2 # this list
-demo:            ; @tests/cluster/demo run                                        # a leaking job is found, named and evicted, on a real cluster without a GPU
-demo-down:       ; @tests/cluster/demo down                                       # end the demo's cluster and leave nothing behind
+demo:            ; @tests/cluster/stage demo $(SEED)                                     # a leaking job is found, named and evicted, on a real cluster without a GPU
+demo-down:       ; @tests/cluster/stage down                                       # end the demo's cluster and leave nothing behind
 build:           ; cargo build --locked                                           # the binary and the simulated driver
 test:            ; @tests/cluster/test                                            # all that must pass before a change goes in
 test-more:       ; @tests/cluster/test-more                                       # what is slow: older API servers

@@ -66,11 +66,16 @@ pub fn deployment(plan: &Plan, role: Role) -> Value {
                         "env": [{"name": "GPUMEM_SIM_SOCKET", "value": "/run/gpumem-sim/driver.sock"}],
                         "volumeMounts": [{"name": "driver", "mountPath": "/run/gpumem-sim"}]
                     }],
-                    "volumes": [{"name": "driver", "hostPath": {"path": "/run/gpumem-sim", "type": "Directory"}}]
+                    "volumes": [{"name": "driver", "hostPath": {"path": driver_folder(), "type": "Directory"}}]
                 }
             }
         }
     })
+}
+
+/// Folder on the node with the simulated driver's socket: where a real node has device files.
+pub fn driver_folder() -> String {
+    std::env::var("GPUMEM_SIM_DIR").unwrap_or_else(|_| "/run/gpumem-sim".to_owned())
 }
 
 /// Creates everything, or brings it to this plan.
