@@ -169,7 +169,7 @@ mod tests {
         let policy = convert(json!({"target": {"podSelector": {"matchLabels": {"app": "t"}}}})).unwrap();
         assert_eq!(policy.mode, Mode::Observe);
         assert_eq!(policy.actions, Actions { notify: true, evict: false });
-        assert_eq!(policy.prediction.horizon, Duration::from_secs(900));
+        assert_eq!(policy.prediction.horizon, Duration::from_mins(15));
         assert_eq!(policy.headroom, Bytes::mib(512));
         assert!(policy.disruption.require_budget);
         assert_eq!(policy.disruption.protect.len(), 5);
