@@ -27,7 +27,7 @@ for (let i = 0; i < extra; i++) nodes.push({ name: `gpu-x${i}`, model: "NVIDIA H
 const ramp = (from, to, begin) => (t) => (t < begin ? null : from + ((to - from) * (t - begin)) / -begin);
 const pods = [
   { ns: "ml-train", kind: "Job", workload: "llama-finetune", pod: "llama-finetune-0-x7k2p", policy: "training", node: 0, gpu: 0,
-    shape: (t) => (t < -5 * 3600 ? null : t < -4.8 * 3600 ? 40 : 62 + 50 * ((t + 4.8 * 3600) / (4.8 * 3600))), noise: 0.6, growth: 50 / 4.8, allocator: 0.86 },
+    shape: (t) => (t < -5 * 3600 ? null : t < -4.8 * 3600 ? 40 : 74 + 24 * Math.max(0, t / 3600 + 2)), noise: 0.6, growth: 24, grows: -1.8 * 3600, allocator: 0.86 },
   { ns: "ml-train", kind: "Job", workload: "vision-pretrain", pod: "vision-pretrain-0-9qd4m", policy: "training", node: 0, gpu: 1,
     shape: (t) => 88 + 9 * Math.sin(t / 700), noise: 2, growth: 0, allocator: 0.9 },
   ...[0, 1].map((i) => ({ ns: "search", kind: "Deployment", workload: "vllm-chat", pod: `vllm-chat-6c9f7d5b8-${["4vwzs", "k8tqn"][i]}`, policy: "", node: 1, gpu: i,
@@ -110,8 +110,8 @@ for (const p of pods) {
   const known = (t) => p.shape(t) !== null && p.shape(t - 600) !== null && !(p.oom && t > p.oom);
   const left = (t) => (total - 1 - (p.node === 1 && p.gpu === 1 ? 96 : 0) - usedGib(p, t));
   const limit = p.policy === "serving" ? (t) => 40 - usedGib(p, t) : left;
-  const median = (t) => (known(t) && p.growth > 5 ? Math.max(20, (limit(t) / (p.growth * (0.97 + 0.06 * noise("slope", p.pod, Math.floor(t / 300))))) * 3600) : null);
-  const growth = (t) => (known(t) ? (p.growth * (0.95 + 0.1 * noise("growth", p.pod, t)) * GIB) / 3600 : null);
+  const median = (t) => (known(t) && p.growth > 5 && t > (p.grows ?? -1e9) ? Math.max(20, (limit(t) / (p.growth * (0.97 + 0.06 * noise("slope", p.pod, Math.floor(t / 300))))) * 3600) : null);
+  const growth = (t) => (known(t) ? ((t > (p.grows ?? -1e9) ? p.growth : 0) * (0.95 + 0.1 * noise("growth", p.pod, t)) * GIB) / 3600 : null);
   const within = (t, h) => { const m = median(t); return m === null ? 0.004 + 0.01 * noise(p.pod, t, h) : 1 / (1 + (m / h) ** 4); };
   series("gpumem_container_memory_growth_bytes_per_second", forecast, growth);
   for (const [q, f] of [["0.1", 0.72], ["0.5", 1], ["0.9", 1.5]]) series("gpumem_container_time_to_oom_seconds", { ...forecast, quantile: q }, (t) => { const m = median(t); return m === null ? null : m * f; });

@@ -50,13 +50,20 @@ export function range(board) {
   return { from, to, step: Math.max(15, Math.ceil((to - from) / 720 / 15) * 15) };
 }
 
+// The step of a panel's queries: its own if that is longer.
+export function stepOf(board, panel) {
+  const [, count, unit] = panel.interval?.match(/^(\d+)([smhd])$/) ?? [];
+  return Math.max(range(board).step, count ? count * SECONDS[unit] : 0);
+}
+
 export const panels = (board) => board.panels.filter((panel) => panel.type !== "row");
 
-export async function answer(url, board, target, chosen) {
-  const times = range(board), query = fill(target.expr, chosen, times);
+export async function answer(url, board, panel, target, chosen) {
+  const step = stepOf(board, panel), times = { ...range(board), step }, query = fill(target.expr, chosen, times);
+  const align = (at) => Math.floor(at / step) * step;
   return target.instant
     ? { query, data: await ask(url, "query", { query, time: times.to }) }
-    : { query, data: await ask(url, "query_range", { query, start: times.from, end: times.to, step: times.step }) };
+    : { query, data: await ask(url, "query_range", { query, start: align(times.from), end: align(times.to), step }) };
 }
 
 async function check(url) {
@@ -72,13 +79,13 @@ async function check(url) {
     let chosen;
     try { chosen = await variables(url, board, pick); } catch (error) { bad(`${board.title}: variables with ${name}: ${error.message}`); continue; }
     const asked = [
-      ...panels(board).flatMap((panel) => panel.targets.map((target) => [`${panel.title} ${target.refId}`, target])),
-      ...board.annotations.list.filter((annotation) => annotation.expr).map((annotation) => [annotation.name, { expr: annotation.expr, instant: false }]),
+      ...panels(board).flatMap((panel) => panel.targets.map((target) => [`${panel.title} ${target.refId}`, target, panel])),
+      ...board.annotations.list.filter((annotation) => annotation.expr).map((annotation) => [annotation.name, { expr: annotation.expr, instant: false }, {}]),
     ];
-    for (const [what, target] of asked) {
+    for (const [what, target, panel] of asked) {
       const begin = performance.now();
       try {
-        const { data } = await answer(url, board, target, chosen);
+        const { data } = await answer(url, board, panel, target, chosen);
         const took = performance.now() - begin;
         if (took > slowest[0]) slowest = [took, `${board.title}: ${what}`];
         if (name === "all" && data.result.length === 0) bad(`${board.title}: ${what}: no data\n      ${fill(target.expr, chosen, range(board))}`);

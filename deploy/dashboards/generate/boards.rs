@@ -4,9 +4,7 @@
 use gpumem::api::names::metric;
 use serde_json::json;
 
-use crate::panel::{
-    Board, CALM, CRITICAL, ELEVATED, GREY, HIGH, LOW, Panel, Row, choice, mappings, variable,
-};
+use super::panel::{Board, CALM, CRITICAL, ELEVATED, GREY, HIGH, LOW, Panel, Row, choice, mappings, variable};
 
 /// File names and contents of all boards.
 pub fn all() -> Vec<(String, String)> {
@@ -105,11 +103,15 @@ fn new_actions() -> (&'static str, &'static str, String, &'static str) {
 }
 
 fn simulated() -> Panel {
-    Panel::figure("Driver", "none", "Whether the GPUs are real. Where the driver is simulated, no figure says anything about real devices.")
-        .instant("", promql("max(@simulated@{@C@})"))
-        .size(3, 4)
-        .words(&[("0", "real GPUs", LOW), ("1", "SIMULATED", HIGH)])
-        .empty("no agent")
+    Panel::figure(
+        "Driver",
+        "none",
+        "Whether the GPUs are real. Where the driver is simulated, no figure says anything about real devices.",
+    )
+    .instant("", promql("max(@simulated@{@C@})"))
+    .size(3, 4)
+    .words(&[("0", "real GPUs", LOW), ("1", "SIMULATED", HIGH)])
+    .empty("no agent")
 }
 
 fn overview() -> Board {
@@ -192,6 +194,7 @@ fn overview() -> Board {
                     ("container", "Container"),
                     ("node", "Node"),
                     ("gpu", "GPU"),
+                    ("gpu_instance_id", "MIG"),
                     ("Value #A", "Risk"),
                     ("Value #B", "Time to OOM"),
                     ("Value #C", "P(OOM in 15 min)"),
@@ -200,15 +203,28 @@ fn overview() -> Board {
                     ("Value #F", "Growth per hour"),
                 ])
                 .sorted("Risk", true)
-                .field("Risk", &[("mappings", mappings(&LEVELS)), ("custom.cellOptions", json!({"type": "color-text"})), ("custom.width", json!(90))])
+                .field("Risk", &[
+                    ("mappings", with_empty(mappings(&LEVELS), "not known")),
+                    ("custom.cellOptions", json!({"type": "color-text"})),
+                    ("custom.width", json!(100)),
+                ])
                 .field("Time to OOM", &[
                     ("unit", json!("s")),
+                    ("mappings", with_empty(json!([]), "none expected")),
+                    ("custom.width", json!(130)),
                     ("thresholds", steps_json(&TIME_STEPS)),
                     ("color", json!({"mode": "thresholds"})),
                     ("custom.cellOptions", json!({"type": "color-text"})),
                 ])
-                .field("P\\(OOM in 15 min\\)", &[("unit", json!("percentunit")), ("decimals", json!(0))])
-                .field("Used", &[("unit", json!("bytes"))])
+                .field("P\\(OOM in 15 min\\)", &[
+                    ("unit", json!("percentunit")),
+                    ("decimals", json!(0)),
+                    ("mappings", with_empty(json!([]), "not known")),
+                    ("custom.width", json!(140)),
+                ])
+                .field("Used", &[("unit", json!("bytes")), ("custom.width", json!(100))])
+                .field("Namespace|Container|Node", &[("custom.width", json!(100))])
+                .field("Pod", &[("custom.width", json!(210))])
                 .field("Of what it can have", &[
                     ("unit", json!("percentunit")),
                     ("decimals", json!(0)),
@@ -217,8 +233,12 @@ fn overview() -> Board {
                     ("color", json!({"mode": "fixed", "fixedColor": CALM})),
                     ("custom.cellOptions", json!({"type": "gauge", "mode": "basic"})),
                 ])
-                .field("Growth per hour", &[("unit", json!("bytes"))])
-                .field("GPU", &[("custom.width", json!(60))])
+                .field("Growth per hour", &[
+                    ("unit", json!("bytes")),
+                    ("mappings", with_empty(json!([]), "not known")),
+                    ("custom.width", json!(140)),
+                ])
+                .field("GPU|MIG", &[("custom.width", json!(55))])
                 .field("Workload", &[(
                     "links",
                     json!([{"title": "Forecast of this workload", "url": "/d/gpumem-workload/?var-namespace=${__data.fields.Namespace}&var-workload=${__data.fields.Workload}&${datasource:queryparam}"}]),
@@ -230,6 +250,7 @@ fn overview() -> Board {
                 .into(),
             Panel::lines("Risk", "none", "Highest risk of each workload, where it is above low. The operator's own hysteresis keeps it from flapping.")
                 .query("{{namespace}}/{{workload}}", promql("@workload_risk@{@N@} > 0"))
+                .custom("fillOpacity", json!(0))
                 .custom("lineInterpolation", json!("stepAfter"))
                 .default("min", json!(0))
                 .default("max", json!(3))
@@ -366,20 +387,23 @@ fn node() -> Board {
                     ("Value #A", ""),
                 ])
                 .sorted("Free", false)
-                .field("Memory|Used|Free|Nobody's", &[("unit", json!("bytes"))])
+                .field("Memory|Used|Free|Nobody's", &[("unit", json!("bytes")), ("custom.width", json!(95))])
+                .field("Model", &[("custom.width", json!(260))])
+                .field("Driver|Containers", &[("custom.width", json!(100))])
                 .field("Split", &[
                     ("mappings", mappings(&[("0", "no", HIGH), ("1", "yes", LOW)])),
                     ("custom.cellOptions", json!({"type": "color-text"})),
                     ("custom.width", json!(70)),
                 ])
                 .field("GPU", &[("custom.width", json!(60))])
-                .field("MIG slice", &[("custom.width", json!(90))])
+                .field("MIG slice|Node", &[("custom.width", json!(90))])
+                .field("Containers", &[("noValue", json!("0"))])
                 .into(),
             Row("Can the values be trusted?").into(),
             Panel::lines("Age of the newest values", "s", "Seconds since the driver was last asked with success. Above a few seconds a call hangs; beyond the policy's limit forecasts stop.")
                 .query("{{node}}", promql("max by (cluster, node) (@age@{@C@,node=~\"$node\"})"))
                 .into(),
-            Panel::lines("Failed driver queries", "ops", "Driver queries that failed, by kind. A failed query shows as no value, never as 0.")
+            Panel::lines("Failed driver queries", "cps", "Driver queries that failed, by kind. A failed query shows as no value, never as 0.")
                 .query("{{node}} {{query}} {{kind}}", promql("sum by (cluster, node, query, kind) (rate(@query_failures@{@C@,node=~\"$node\"}[$__rate_interval])) > 0"))
                 .empty("none failed")
                 .into(),
@@ -396,7 +420,9 @@ fn workload() -> Board {
     let worst = format!("(bottomk(1, {}) or on () topk(1, {used} / {ceiling}))", time("0.5"));
     // Seconds since "now" for every container, nothing before. `timestamp()` of a selector with `@` would be the obvious way, but
     // Prometheus answers the end of the range there.
-    let later = format!("({used} * 0 + time() - scalar(max_over_time(vector(time())[10s:1s] {now})) >= 0)");
+    let moment = format!("scalar(max_over_time(vector(time())[10s:1s] {now}))");
+    let later = format!("({used} * 0 + time() - {moment} >= 0)");
+    let until_now = format!("and on () vector(time()) <= {moment}");
     let of_worst = |expr: &str| promql(&format!("{expr} and on (@container@) {worst}"));
     // From the last value straight to the ceiling, which it meets at that quantile of the time to OOM.
     let passage = |quantile: &str| {
@@ -439,8 +465,8 @@ fn workload() -> Board {
                 "Its memory until now, and then how it goes on: dashed the median, the band from one in ten to nine in ten courses. Where no OOM is expected, its lasting growth. The forecast starts $ahead before the right edge: choose a time range that ends in the past to see what was forecast then, beside what came.",
             )
             .size(24, 12)
-            .query("used: {{pod}} on {{node}} GPU {{gpu}}", of_worst("@used@{@P@}"))
-            .query("can have", of_worst("@ceiling@{@P@}"))
+            .query("used: {{pod}} on {{node}} GPU {{gpu}}", of_worst(&format!("@used@{{@P@}} {until_now}")))
+            .query("can have", of_worst(&format!("(@ceiling@{{@P@}} {until_now} or {ceiling})")))
             .query("forecast", of_worst(&format!("({} or {steady})", passage("0.5"))))
             .query("early, 1 in 10", of_worst(&format!("({})", passage("0.1"))))
             .query("late, 9 in 10", of_worst(&format!("({})", passage("0.9"))))
@@ -512,6 +538,7 @@ fn workload() -> Board {
                 .into(),
             Panel::lines("Risk by pod", "none", "Risk of each pod; a gap means that it is not known.")
                 .query("{{pod}}", promql("max by (pod) (@risk@{@P@})"))
+                .custom("fillOpacity", json!(0))
                 .custom("lineInterpolation", json!("stepAfter"))
                 .default("min", json!(0))
                 .default("max", json!(3))
@@ -524,7 +551,8 @@ fn workload() -> Board {
 }
 
 fn actions() -> Board {
-    let outcome = |outcome: &str| promql(&format!("sum(increase(@predictions@{{@C@,outcome=\"{outcome}\"}}[$__range]))"));
+    let outcome =
+        |outcome: &str| promql(&format!("sum(increase(@predictions@{{@C@,outcome=\"{outcome}\"}}[$__range]))"));
     let share = |of: &str, among: &str| {
         promql(&format!(
             "sum(increase(@predictions@{{@C@,outcome=\"{of}\"}}[$__range])) / sum(increase(@predictions@{{@C@,outcome=~\"{among}\"}}[$__range]))"
@@ -533,7 +561,9 @@ fn actions() -> Board {
     let colored = |panel: Panel| {
         [("Hit", LOW), ("Avoided", CALM), ("FalseAlarm", ELEVATED), ("Missed", CRITICAL)]
             .into_iter()
-            .fold(panel, |panel, (name, color)| panel.field(name, &[("color", json!({"mode": "fixed", "fixedColor": color}))]))
+            .fold(panel, |panel, (name, color)| {
+                panel.field(name, &[("color", json!({"mode": "fixed", "fixedColor": color}))])
+            })
     };
     Board {
         uid: "gpumem-actions",
@@ -559,7 +589,7 @@ fn actions() -> Board {
                 .default("decimals", json!(0))
                 .steps(&GOOD_IF_ZERO)
                 .into(),
-            Panel::figure("Share of warnings that are true", "percentunit", "Hits among warnings that could be judged. Below 70 % for a day raises GpuMemPredictionUnreliable.")
+            Panel::figure("Warnings that were true", "percentunit", "Hits among warnings that could be judged. Below 70 % for a day raises GpuMemPredictionUnreliable.")
                 .instant("", share("Hit", "Hit|FalseAlarm"))
                 .default("decimals", json!(0))
                 .steps(&[(HIGH, None), (LOW, Some(0.7))])
@@ -572,13 +602,14 @@ fn actions() -> Board {
             Row("How good were the warnings?").into(),
             colored(
                 Panel::bars("Judged warnings by hour", "short", "What became of warnings, and OOMs that came without one.")
+                .every("1h")
                     .query("{{outcome}}", promql("sum by (outcome) (increase(@predictions@{@C@}[1h]))"))
                     .default("decimals", json!(0)),
             )
             .into(),
             Panel::lines("Warning time of hits", "s", "How long before the OOM the warning came: half of them, and nine of ten, had at least this long.")
-                .query("half", promql("histogram_quantile(0.5, sum by (le) (increase(@lead@_bucket{@C@}[6h])))"))
-                .query("nine of ten", promql("histogram_quantile(0.1, sum by (le) (increase(@lead@_bucket{@C@}[6h])))"))
+                .query("half", promql("histogram_quantile(0.5, sum by (le) (increase(@lead@_bucket{@C@}[6h]))) >= 0"))
+                .query("nine of ten", promql("histogram_quantile(0.1, sum by (le) (increase(@lead@_bucket{@C@}[6h]))) >= 0"))
                 .empty("no hit yet")
                 .into(),
             Panel::lines("What was said a quarter of an hour ago", "bytes", "Used memory of the workloads that grow fastest, and dashed what their growth foretold 15 minutes earlier. The closer, the better.")
@@ -593,11 +624,13 @@ fn actions() -> Board {
                 .into(),
             Row("What was done").into(),
             Panel::bars("Actions by hour", "short", "Actions of policies. DryRun changed nothing in the cluster.")
+                .every("1h")
                 .query("{{mode}}: {{action}} {{outcome}}", promql("sum by (mode, action, outcome) (increase(@policy_actions@{@N@}[1h])) > 0"))
                 .default("decimals", json!(0))
                 .empty("no action")
                 .into(),
             Panel::bars("Held back, by reason", "short", "Decisions to act that something held back: mode, budget, cool-down, stale data. The policy's condition ActionAllowed names the pod.")
+                .every("1h")
                 .query("{{reason}}", promql("sum by (reason) (increase(@blocked@{@C@}[1h])) > 0"))
                 .default("decimals", json!(0))
                 .empty("nothing was held back")
@@ -614,6 +647,8 @@ fn actions() -> Board {
                     ("Value", "Times"),
                 ])
                 .sorted("Times", true)
+                .field("Namespace|Policy|Action|Outcome", &[("custom.width", json!(135))])
+                .field("Mode|Times", &[("custom.width", json!(100))])
                 .default("decimals", json!(0))
                 .empty("no action")
                 .into(),
@@ -632,6 +667,8 @@ fn actions() -> Board {
                     ("Value #D", "At risk"),
                 ])
                 .sorted("At risk", true)
+                .field("Namespace|Policy", &[("custom.width", json!(150))])
+                .field("In force|Finds pods|Data fresh|At risk", &[("custom.width", json!(105))])
                 .field("In force|Finds pods|Data fresh", &[
                     ("mappings", mappings(&[("0", "no", HIGH), ("1", "yes", LOW)])),
                     ("custom.cellOptions", json!({"type": "color-text"})),
@@ -683,7 +720,7 @@ fn operator() -> Board {
             Panel::lines("Length of a cycle", "s", "Nine of ten cycles of driver, /proc and attribution take at most this long. Above the interval the driver is too slow.")
                 .query("{{node}}", promql("histogram_quantile(0.9, sum by (cluster, node, instance, le) (rate(@cycle@_bucket{@C@}[$__rate_interval])))"))
                 .into(),
-            Panel::lines("What went wrong", "ops", "Failed driver queries, failed reads of /proc, and input that was not believed.")
+            Panel::lines("What went wrong", "cps", "Failed driver queries, failed reads of /proc, and input that was not believed.")
                 .query("driver: {{query}} {{kind}}", promql("sum by (query, kind) (rate(@query_failures@{@C@}[$__rate_interval])) > 0"))
                 .query("/proc: {{file}} {{reason}}", promql("sum by (file, reason) (rate(@proc_failures@{@C@}[$__rate_interval])) > 0"))
                 .query("not believed: {{input}} {{reason}}", promql("sum by (input, reason) (rate(@dropped@{@C@}[$__rate_interval])) > 0"))
@@ -721,6 +758,8 @@ fn operator() -> Board {
             Panel::lines("Who leads", "none", "1 on the replica that acts. A change is a restart, or an API server that is slow.")
                 .query("{{instance}}", promql("max by (cluster, instance) (@leader@{@C@})"))
                 .custom("lineInterpolation", json!("stepAfter"))
+                .default("min", json!(0))
+                .default("max", json!(1))
                 .default("decimals", json!(0))
                 .words(&[("0", "stands by", GREY), ("1", "leads", LOW)])
                 .into(),
@@ -728,7 +767,7 @@ fn operator() -> Board {
                 .query("half", promql("histogram_quantile(0.5, sum by (le) (rate(@pull@_bucket{@C@}[$__rate_interval])))"))
                 .query("99 of 100", promql("histogram_quantile(0.99, sum by (le) (rate(@pull@_bucket{@C@}[$__rate_interval])))"))
                 .into(),
-            Panel::lines("Failed pulls", "ops", "Pulls of agents that failed, by reason.")
+            Panel::lines("Failed pulls", "cps", "Pulls of agents that failed, by reason.")
                 .query("{{reason}}", promql("sum by (reason) (rate(@pull_failures@{@C@}[$__rate_interval])) > 0"))
                 .empty("none failed")
                 .into(),
@@ -776,4 +815,12 @@ fn reference_line() -> Vec<(&'static str, serde_json::Value)> {
 fn steps_json(steps: &[(&str, Option<f64>)]) -> serde_json::Value {
     let steps: Vec<_> = steps.iter().map(|(color, value)| json!({"color": color, "value": value})).collect();
     json!({"mode": "absolute", "steps": steps})
+}
+
+/// Adds what an empty cell means to a column's words.
+fn with_empty(mut mappings: serde_json::Value, text: &str) -> serde_json::Value {
+    if let Some(list) = mappings.as_array_mut() {
+        list.push(json!({"type": "special", "options": {"match": "null+nan", "result": {"text": text, "color": GREY, "index": 9}}}));
+    }
+    mappings
 }

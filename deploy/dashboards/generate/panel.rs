@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 /// Colours of the risk levels. They differ in brightness too, and a word always stands beside them.
 pub const LOW: &str = "#56A64B";
 /// See [`LOW`].
-pub const ELEVATED: &str = "#F2CC0C";
+pub const ELEVATED: &str = "#D6A100";
 /// See [`LOW`].
 pub const HIGH: &str = "#FF780A";
 /// See [`LOW`].
@@ -35,6 +35,7 @@ pub struct Panel {
     defaults: Map<String, Value>,
     overrides: Vec<Value>,
     transformations: Vec<Value>,
+    interval: Option<&'static str>,
 }
 
 /// A line across the board that starts a group.
@@ -86,6 +87,7 @@ impl Panel {
             defaults: Map::new(),
             overrides: Vec::new(),
             transformations: Vec::new(),
+            interval: None,
         }
     }
 
@@ -125,6 +127,7 @@ impl Panel {
             options: json!({
                 "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": false},
                 "colorMode": "value", "graphMode": "none", "textMode": "auto", "justifyMode": "auto", "orientation": "auto",
+                "wideLayout": true, "showPercentChange": false, "percentChangeColorMode": "standard",
             }),
             ..Self::new("stat", title, unit, description)
         }
@@ -138,6 +141,8 @@ impl Panel {
             options: json!({
                 "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": false},
                 "displayMode": "basic", "orientation": "horizontal", "showUnfilled": true, "valueMode": "color",
+                "namePlacement": "auto", "sizing": "auto", "minVizWidth": 8, "minVizHeight": 16, "maxVizHeight": 300,
+                "legend": {"displayMode": "list", "placement": "bottom", "showLegend": false, "calcs": []},
             }),
             ..Self::new("bargauge", title, unit, description)
         }
@@ -149,17 +154,24 @@ impl Panel {
         Self {
             width: COLUMNS,
             height: 9,
-            options: json!({"showHeader": true, "cellHeight": "sm", "footer": {"show": false, "reducer": ["sum"], "countRows": false}}),
+            options: json!({"showHeader": true, "cellHeight": "sm", "frameIndex": 0}),
             custom: json!({"align": "auto", "cellOptions": {"type": "auto"}, "inspect": false, "filterable": true}),
             transformations: vec![json!({"id": "merge", "options": {}})],
             ..Self::new("table", title, "short", description)
         }
+        .empty("–")
     }
 
     /// Width in 24ths and height in rows.
     pub fn size(mut self, width: u32, height: u32) -> Self {
         self.width = width;
         self.height = height;
+        self
+    }
+
+    /// The shortest step of the queries.
+    pub fn every(mut self, interval: &'static str) -> Self {
+        self.interval = Some(interval);
         self
     }
 
@@ -227,7 +239,8 @@ impl Panel {
     /// Properties of the field named so (a regular expression).
     pub fn field(mut self, name: &str, properties: &[(&str, Value)]) -> Self {
         let properties: Vec<_> = properties.iter().map(|(id, value)| json!({"id": id, "value": value})).collect();
-        self.overrides.push(json!({"matcher": {"id": "byRegexp", "options": format!("^(?:{name})$")}, "properties": properties}));
+        self.overrides
+            .push(json!({"matcher": {"id": "byRegexp", "options": format!("^(?:{name})$")}, "properties": properties}));
         self
     }
 
@@ -267,6 +280,9 @@ impl Panel {
             "targets": self.targets, "options": self.options,
             "fieldConfig": {"defaults": defaults, "overrides": self.overrides},
         });
+        if let Some(interval) = self.interval {
+            panel["interval"] = json!(interval);
+        }
         if !self.transformations.is_empty() {
             panel["transformations"] = json!(self.transformations);
         }
@@ -360,7 +376,7 @@ pub fn datasource() -> Value {
 /// A variable filled by a query, with All as any value, or none.
 pub fn variable(name: &str, label: &str, query: &str) -> Value {
     json!({
-        "name": name, "label": label, "type": "query", "datasource": datasource(), "definition": query,
+        "name": name, "label": label, "type": "query", "datasource": datasource(),
         "query": {"query": query, "refId": format!("{name}-values"), "qryType": 1},
         "includeAll": true, "multi": true, "allValue": ".*", "refresh": 2, "sort": 1, "hide": 0, "regex": "", "skipUrlSync": false,
         "options": [], "current": {"text": ["All"], "value": ["$__all"]},
@@ -369,8 +385,11 @@ pub fn variable(name: &str, label: &str, query: &str) -> Value {
 
 /// A variable with values to choose from, the first chosen.
 pub fn choice(name: &str, label: &str, values: &[&str]) -> Value {
-    let options: Vec<_> =
-        values.iter().enumerate().map(|(place, value)| json!({"text": value, "value": value, "selected": place == 0})).collect();
+    let options: Vec<_> = values
+        .iter()
+        .enumerate()
+        .map(|(place, value)| json!({"text": value, "value": value, "selected": place == 0}))
+        .collect();
     json!({
         "name": name, "label": label, "type": "custom", "query": values.join(","), "includeAll": false, "multi": false,
         "hide": 0, "skipUrlSync": false, "options": options, "current": {"text": values.first(), "value": values.first(), "selected": true},
@@ -382,7 +401,9 @@ pub fn mappings(words: &[(&str, &str, &str)]) -> Value {
     let options: Map<String, Value> = words
         .iter()
         .enumerate()
-        .map(|(place, (value, text, color))| ((*value).to_owned(), json!({"text": text, "color": color, "index": place})))
+        .map(|(place, (value, text, color))| {
+            ((*value).to_owned(), json!({"text": text, "color": color, "index": place}))
+        })
         .collect();
     json!([{"type": "value", "options": options}])
 }
