@@ -102,13 +102,14 @@ fn new_actions() -> (&'static str, &'static str, String, &'static str) {
     ("Actions", CALM, expr, "{{mode}}: {{action}} by {{namespace}}/{{policy}}: {{outcome}}")
 }
 
-fn simulated() -> Panel {
+/// Says whether the GPUs are real; `at` is the moment to ask for, where that is not the end of the time range.
+fn simulated(at: &str) -> Panel {
     Panel::figure(
         "Driver",
         "none",
         "Whether the GPUs are real. Where the driver is simulated, no figure says anything about real devices.",
     )
-    .instant("", promql("max(@simulated@{@C@})"))
+    .instant("", promql(&format!("max(@simulated@{{@C@}} {at})")))
     .size(3, 4)
     .words(&[("0", "real GPUs", LOW), ("1", "SIMULATED", HIGH)])
     .empty("no agent")
@@ -174,7 +175,7 @@ fn overview() -> Board {
                 .size(3, 4)
                 .instant("", promql("count(max by (@device@) (@device_up@{@C@}))"))
                 .into(),
-            simulated().into(),
+            simulated("").into(),
             Row("Who runs out, and when").into(),
             Panel::table("Containers by risk", "The 50 containers most at risk. An empty time to OOM means that no OOM is expected; an empty risk that it is not known.")
                 .size(24, 10)
@@ -345,7 +346,7 @@ fn node() -> Board {
                 .default("decimals", json!(1))
                 .steps(&[(CALM, None), (ELEVATED, Some(0.2))])
                 .into(),
-            simulated().size(4, 4).into(),
+            simulated("").size(4, 4).into(),
             Row("Whose memory it is").into(),
             Panel::stacked("Memory by container", "bytes", "Every byte of the chosen GPUs: containers, what belongs to nobody, and above them all that there is.")
                 .size(24, 11)
@@ -388,7 +389,7 @@ fn node() -> Board {
                 ])
                 .sorted("Free", false)
                 .field("Memory|Used|Free|Nobody's", &[("unit", json!("bytes")), ("custom.width", json!(95))])
-                .field("Model", &[("custom.width", json!(260))])
+                .field("Model", &[("custom.width", json!(300))])
                 .field("Driver|Containers", &[("custom.width", json!(100))])
                 .field("Split", &[
                     ("mappings", mappings(&[("0", "no", HIGH), ("1", "yes", LOW)])),
@@ -430,7 +431,7 @@ fn workload() -> Board {
     };
     let steady = format!("({used} + {later} * @growth@{{@P@}} {now})");
     let figure = |title, unit, description, expr: &str| {
-        Panel::figure(title, unit, description).instant("", promql(&format!("{expr} {now})")))
+        Panel::figure(title, unit, description).size(3, 4).instant("", promql(&format!("{expr} {now})")))
     };
     Board {
         uid: "gpumem-workload",
@@ -459,6 +460,16 @@ fn workload() -> Board {
             figure("Growth per hour", "bytes", "Lasting growth of the fastest of the chosen pods.", "3600 * max(@growth@{@P@}").empty("not known").into(),
             figure("Used", "bytes", "Memory of the largest of the chosen containers on one GPU.", "max(@used@{@P@}").into(),
             figure("Can have", "bytes", "What the tightest of the chosen containers can grow to: its own memory plus what is free, or its limit.", "min(@ceiling@{@P@}").into(),
+            figure(
+                "P(OOM in 15 min)",
+                "percentunit",
+                "Probability that the worst of the chosen pods runs out within a quarter of an hour.",
+                "max(@probability@{@N@,pod=~\"$pod\",horizon=\"900\"}",
+            )
+            .default("decimals", json!(0))
+            .empty("not known")
+            .into(),
+            simulated(now).into(),
             Panel::lines(
                 "Forecast of the container that runs out first",
                 "bytes",
@@ -574,31 +585,37 @@ fn actions() -> Board {
         variables: vec![variable("namespace", "Namespace", &promql("label_values(@condition@{@C@}, namespace)"))],
         annotations: vec![new_ooms(), new_actions()],
         parts: vec![
-            Panel::figure("Warned and came true", "short", "OOMs that came after a warning, in the chosen time.").instant("", outcome("Hit")).default("decimals", json!(0)).into(),
+            Panel::figure("Warned and came true", "short", "OOMs that came after a warning, in the chosen time.").instant("", outcome("Hit")).size(3, 4).default("decimals", json!(0)).into(),
             Panel::figure("Warned and avoided", "short", "Warnings after which somebody acted, so that nobody knows whether the OOM would have come.")
-                .instant("", outcome("Avoided"))
+                .instant("", outcome("Avoided")).size(3, 4)
                 .default("decimals", json!(0))
                 .into(),
             Panel::figure("False alarms", "short", "Warnings after which nothing happened although nobody acted.")
-                .instant("", outcome("FalseAlarm"))
+                .instant("", outcome("FalseAlarm")).size(3, 4)
                 .default("decimals", json!(0))
                 .steps(&[(LOW, None), (ELEVATED, Some(1.0))])
                 .into(),
             Panel::figure("Missed", "short", "OOMs that nobody was warned of.")
-                .instant("", outcome("Missed"))
+                .instant("", outcome("Missed")).size(3, 4)
                 .default("decimals", json!(0))
                 .steps(&GOOD_IF_ZERO)
                 .into(),
             Panel::figure("Warnings that were true", "percentunit", "Hits among warnings that could be judged. Below 70 % for a day raises GpuMemPredictionUnreliable.")
-                .instant("", share("Hit", "Hit|FalseAlarm"))
+                .instant("", share("Hit", "Hit|FalseAlarm")).size(3, 4)
                 .default("decimals", json!(0))
                 .steps(&[(HIGH, None), (LOW, Some(0.7))])
                 .empty("none to judge")
                 .into(),
             Panel::figure("Median warning time", "s", "Half of the hits were warned of at least this long before.")
-                .instant("", promql("histogram_quantile(0.5, sum by (le) (increase(@lead@_bucket{@C@}[$__range])))"))
+                .instant("", promql("histogram_quantile(0.5, sum by (le) (increase(@lead@_bucket{@C@}[$__range])))")).size(3, 4)
                 .empty("no hit yet")
                 .into(),
+            Panel::figure("Held back", "short", "Decisions to act that something held back, in the chosen time.")
+                .instant("", promql("sum(increase(@blocked@{@C@}[$__range]))")).size(3, 4)
+                .default("decimals", json!(0))
+                .empty("none")
+                .into(),
+            simulated("").into(),
             Row("How good were the warnings?").into(),
             colored(
                 Panel::bars("Judged warnings by hour", "short", "What became of warnings, and OOMs that came without one.")
@@ -712,7 +729,7 @@ fn operator() -> Board {
                 .steps(&[(CRITICAL, None), (LOW, Some(604_800.0))])
                 .empty("not known")
                 .into(),
-            simulated().size(4, 4).into(),
+            simulated("").size(4, 4).into(),
             Row("Agents").into(),
             Panel::lines("Age of the newest values", "s", "Seconds since the driver was last asked with success.")
                 .query("{{node}}", promql("max by (cluster, node) (@age@{@C@,node=~\"$node\"})"))
