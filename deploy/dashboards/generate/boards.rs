@@ -585,8 +585,8 @@ fn actions() -> Board {
         variables: vec![variable("namespace", "Namespace", &promql("label_values(@condition@{@C@}, namespace)"))],
         annotations: vec![new_ooms(), new_actions()],
         parts: vec![
-            Panel::figure("Warned and came true", "short", "OOMs that came after a warning, in the chosen time.").instant("", outcome("Hit")).size(3, 4).default("decimals", json!(0)).into(),
-            Panel::figure("Warned and avoided", "short", "Warnings after which somebody acted, so that nobody knows whether the OOM would have come.")
+            Panel::figure("Came true", "short", "OOMs that came after a warning, in the chosen time.").instant("", outcome("Hit")).size(3, 4).default("decimals", json!(0)).into(),
+            Panel::figure("Avoided", "short", "Warnings after which somebody acted, so that nobody knows whether the OOM would have come.")
                 .instant("", outcome("Avoided")).size(3, 4)
                 .default("decimals", json!(0))
                 .into(),
@@ -600,13 +600,13 @@ fn actions() -> Board {
                 .default("decimals", json!(0))
                 .steps(&GOOD_IF_ZERO)
                 .into(),
-            Panel::figure("Warnings that were true", "percentunit", "Hits among warnings that could be judged. Below 70 % for a day raises GpuMemPredictionUnreliable.")
+            Panel::figure("Share true", "percentunit", "Hits among warnings that could be judged. Below 70 % for a day raises GpuMemPredictionUnreliable.")
                 .instant("", share("Hit", "Hit|FalseAlarm")).size(3, 4)
                 .default("decimals", json!(0))
                 .steps(&[(HIGH, None), (LOW, Some(0.7))])
                 .empty("none to judge")
                 .into(),
-            Panel::figure("Median warning time", "s", "Half of the hits were warned of at least this long before.")
+            Panel::figure("Median lead", "s", "Half of the hits were warned of at least this long before.")
                 .instant("", promql("histogram_quantile(0.5, sum by (le) (increase(@lead@_bucket{@C@}[$__range])))")).size(3, 4)
                 .empty("no hit yet")
                 .into(),
