@@ -2,14 +2,33 @@
 //!
 //! Flows in: [`UsageReport`](crate::api::usage::UsageReport)s with the node the API says their agent runs on, and when they
 //! arrived. Flows out: [`Observation`]s. Pure: no I/O, `now` is an argument.
+//!
+//! Time: a report carries its node's monotonic clock. What that clock shows later is computed from how long ago, on our
+//! own monotonic clock, the report arrived. No wall clock takes part, so a node with a wrong one is forecast as well as any.
 
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use gpumem_engine::forecast::Forecast;
-use gpumem_engine::identity::{ContainerId, DeviceKey};
+use gpumem_engine::identity::{ContainerId, DeviceKey, PodUid};
+use gpumem_engine::policy::Policy;
 use gpumem_engine::quantity::Bytes;
 
-use crate::api::usage::PodReport;
+use crate::api::usage::{Cursor, DeviceReport, PodReport, SeriesData, SeriesReport, UsageReport};
+
+mod check;
+
+mod node;
+
+mod observe;
+
+pub use check::Fault;
+pub use observe::Seen;
+
+use node::Node;
+use observe::Ask;
 
 /// One container that holds GPU memory, with the forecast of its worst device under one policy's question.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,3 +50,256 @@ pub struct Observation {
     /// Age of the newest sample now.
     pub sample_age: Duration,
 }
+
+/// Nothing is heard of a node, a device or a container for so long: it is forgotten. Longer than the kubelet's longest
+/// back-off between restarts (5 min), so that a crash loop keeps its earlier attempts.
+pub const FORGET: Duration = Duration::from_mins(15);
+
+/// What became of one report.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Merged {
+    /// False where the report was refused as a whole.
+    pub accepted: bool,
+    /// New points taken.
+    pub points: u64,
+    /// What was dropped, by kind.
+    pub faults: BTreeMap<Fault, u32>,
+    /// The agent had restarted since the last report of this boot.
+    pub restarted: bool,
+    /// The node had rebooted since the last report.
+    pub rebooted: bool,
+}
+
+impl Merged {
+    fn refused(fault: Fault) -> Self {
+        Self { faults: BTreeMap::from([(fault, 1)]), ..Self::default() }
+    }
+
+    fn drop(&mut self, fault: Fault) {
+        *self.faults.entry(fault).or_default() += 1;
+    }
+}
+
+/// How much the fleet holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Nodes heard of.
+    pub nodes: usize,
+    /// Their devices.
+    pub devices: usize,
+    /// Pods with a series.
+    pub pods: usize,
+    /// Series, those of containers that hold nothing now included.
+    pub series: usize,
+    /// Pods claimed by several nodes and not settled.
+    pub conflicts: usize,
+}
+
+/// Everything the agents reported.
+#[derive(Debug, Default)]
+pub struct Fleet {
+    nodes: BTreeMap<Arc<str>, Node>,
+    /// Which nodes claim a pod. More than one means that an agent lies or errs.
+    claims: HashMap<PodUid, BTreeSet<Arc<str>>>,
+    /// The API's word on where a pod runs, for pods still claimed by somebody.
+    settled: HashMap<PodUid, Option<String>>,
+}
+
+impl Fleet {
+    /// Takes a report that the agent on `node` (the API's word) gave at `received`. Whatever is wrong with it is left out
+    /// and counted; nothing in it can do more harm than that.
+    pub fn merge(&mut self, node: &str, report: UsageReport, received: Instant) -> Merged {
+        let known = self.nodes.get(node);
+        if let Err(fault) = check::report(&report, node, known) {
+            return Merged::refused(fault);
+        }
+        let mut merged = Merged { accepted: true, ..Merged::default() };
+        let report = check::entries(report, &mut merged);
+        let name: Arc<str> = self.nodes.get_key_value(node).map_or_else(|| node.into(), |(name, _)| Arc::clone(name));
+        let kept = self.nodes.entry(Arc::clone(&name)).or_insert_with(|| Node::new(&report, received));
+        let before: BTreeSet<PodUid> = kept.pods.keys().cloned().collect();
+        kept.merge(report, received, &mut merged);
+        let after: BTreeSet<PodUid> = kept.pods.keys().cloned().collect();
+        for pod in before.difference(&after) {
+            self.unclaim(pod, &name);
+        }
+        for pod in after.difference(&before) {
+            self.claims.entry(pod.clone()).or_default().insert(Arc::clone(&name));
+        }
+        let foreign = after.iter().filter(|pod| self.is_foreign(pod, &name)).count();
+        for _ in 0..foreign {
+            merged.drop(Fault::ForeignPod);
+        }
+        merged
+    }
+
+    /// Takes a node's state from a peer, unless the agent itself was heard already.
+    pub fn adopt(&mut self, report: UsageReport, received: Instant) -> Merged {
+        if self.nodes.contains_key(report.node.as_str()) {
+            return Merged::default();
+        }
+        let node = report.node.clone();
+        self.merge(&node, report, received)
+    }
+
+    /// The state of the first node after `after` in the order of names, for a peer; `None` at the end.
+    pub fn export(&self, after: &str, now: Instant) -> Option<UsageReport> {
+        let range = (Bound::Excluded(after), Bound::Unbounded);
+        let (name, node) = self.nodes.range::<str, _>(range).next()?;
+        Some(node.export(name, now))
+    }
+
+    /// The cursor to give the agent of this node.
+    pub fn cursor(&self, node: &str) -> Option<Cursor> {
+        self.nodes.get(node).map(|node| node.cursor)
+    }
+
+    /// Forgets nodes without an agent (`agents` lists the nodes that have one) that were silent for [`FORGET`]. The delay
+    /// carries a node over a rolling update of the agents.
+    pub fn forget(&mut self, now: Instant, agents: &BTreeSet<String>) {
+        let gone: Vec<Arc<str>> = self
+            .nodes
+            .iter()
+            .filter(|(name, node)| !agents.contains(&***name) && now.saturating_duration_since(node.received) > FORGET)
+            .map(|(name, _)| Arc::clone(name))
+            .collect();
+        for name in gone {
+            if let Some(node) = self.nodes.remove(&name) {
+                for pod in node.pods.keys() {
+                    self.unclaim(pod, &name);
+                }
+            }
+        }
+    }
+
+    /// Observes every container that holds GPU memory in `namespace`, of the pods that `select` picks, under the policy's
+    /// question. Containers the policy does not look at are left out.
+    pub fn observe(
+        &mut self,
+        now: Instant,
+        namespace: &str,
+        select: impl Fn(&PodReport) -> bool,
+        policy: &Policy,
+    ) -> Vec<Observation> {
+        let ask = Ask::of(policy);
+        let mut observations = Vec::new();
+        let Self { nodes, claims, settled } = self;
+        for (name, node) in nodes {
+            let chosen = |pod: &PodReport| pod.namespace == namespace && select(pod);
+            let standing = |pod: &PodUid| standing(claims, settled, pod, name);
+            node.observe(now, &ask, chosen, standing, |seen| {
+                if policy.containers.is_empty() || policy.containers.iter().any(|wanted| wanted == seen.container) {
+                    observations.push(seen.to_observation(name));
+                }
+            });
+        }
+        observations
+    }
+
+    /// Shows every container of one node to `visit`, the first node after `after`; gives its name, `None` at the end. For
+    /// walking the whole fleet without holding its lock all the time.
+    pub fn visit_after(
+        &mut self,
+        after: &str,
+        now: Instant,
+        policy: &Policy,
+        mut visit: impl FnMut(&str, Seen<'_>),
+    ) -> Option<Arc<str>> {
+        let ask = Ask::of(policy);
+        let Self { nodes, claims, settled } = self;
+        let range = (Bound::Excluded(after), Bound::Unbounded);
+        let (name, node) = nodes.range_mut::<str, _>(range).next()?;
+        let standing = |pod: &PodUid| standing(claims, settled, pod, name);
+        node.observe(now, &ask, |_| true, standing, |seen| visit(name, seen));
+        Some(Arc::clone(name))
+    }
+
+    /// Pods that more than one node claims and the API has not spoken on, with those nodes. Their forecasts are `Unknown`
+    /// until [`Fleet::settle`].
+    pub fn conflicts(&self) -> Vec<(PodUid, Vec<String>)> {
+        let mut conflicts: Vec<_> = self
+            .claims
+            .iter()
+            .filter(|(pod, nodes)| nodes.len() > 1 && !self.settled.contains_key(*pod))
+            .map(|(pod, nodes)| (pod.clone(), nodes.iter().map(ToString::to_string).collect()))
+            .collect();
+        conflicts.sort();
+        conflicts
+    }
+
+    /// The API's word on a pod: it runs on `node`, or nowhere (`None`). Reports of other nodes on it are left out from now
+    /// on. Call it whenever a pod was read, not only for conflicts: an agent may claim a pod that its true node is silent on.
+    pub fn settle(&mut self, pod: &PodUid, node: Option<&str>) {
+        if self.claims.contains_key(pod) {
+            self.settled.insert(pod.clone(), node.map(str::to_owned));
+        }
+    }
+
+    /// How much is held.
+    pub fn counts(&self) -> Counts {
+        let nodes = self.nodes.values();
+        Counts {
+            nodes: self.nodes.len(),
+            devices: nodes.clone().map(|node| node.devices.len()).sum(),
+            pods: nodes.clone().map(|node| node.pods.len()).sum(),
+            series: nodes.flat_map(|node| node.devices.values()).map(|device| device.tenants.len()).sum(),
+            conflicts: self
+                .claims
+                .iter()
+                .filter(|(pod, nodes)| nodes.len() > 1 && !self.settled.contains_key(*pod))
+                .count(),
+        }
+    }
+
+    /// Nodes whose driver is simulated.
+    pub fn simulated(&self) -> usize {
+        self.nodes.values().filter(|node| node.simulated).count()
+    }
+
+    /// Age of the oldest newest report among the nodes in `agents`; `None` without any.
+    pub fn oldest_report(&self, now: Instant) -> Option<Duration> {
+        self.nodes.values().map(|node| now.saturating_duration_since(node.received)).max()
+    }
+
+    fn unclaim(&mut self, pod: &PodUid, node: &str) {
+        if let Some(nodes) = self.claims.get_mut(pod) {
+            nodes.remove(node);
+            if nodes.is_empty() {
+                self.claims.remove(pod);
+                self.settled.remove(pod);
+            }
+        }
+    }
+
+    fn is_foreign(&self, pod: &PodUid, node: &str) -> bool {
+        self.settled.get(pod).is_some_and(|word| word.as_deref() != Some(node))
+    }
+}
+
+/// What may be said of a pod on the word of one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Nobody contradicts.
+    Believed,
+    /// Another node claims it too, and the API has not been asked.
+    Doubtful,
+    /// The API says that it runs elsewhere.
+    Foreign,
+}
+
+fn standing(
+    claims: &HashMap<PodUid, BTreeSet<Arc<str>>>,
+    settled: &HashMap<PodUid, Option<String>>,
+    pod: &PodUid,
+    node: &str,
+) -> Standing {
+    match settled.get(pod) {
+        Some(word) if word.as_deref() == Some(node) => Standing::Believed,
+        Some(_) => Standing::Foreign,
+        None if claims.get(pod).is_some_and(|nodes| nodes.len() > 1) => Standing::Doubtful,
+        None => Standing::Believed,
+    }
+}
+
+#[cfg(test)]
+mod tests;

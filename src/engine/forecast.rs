@@ -11,6 +11,7 @@ mod device;
 mod hazard;
 mod passage;
 mod reason;
+mod stairs;
 #[cfg(test)]
 mod tests;
 mod trend;

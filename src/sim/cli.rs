@@ -23,7 +23,7 @@ pub enum Command {
     /// Run the simulated driver until SIGTERM
     Driver(DriverArgs),
     /// Run a process that uses simulated GPU memory
-    Workload(WorkloadArgs),
+    Workload(Box<WorkloadArgs>),
     /// Make the driver fail, or stop failing; without a name, list what fails
     Fault(FaultArgs),
     /// Show devices and processes
@@ -44,10 +44,10 @@ pub struct DriverArgs {
     /// Where to listen
     #[command(flatten)]
     pub socket: Socket,
-    /// Devices: MODEL[:COUNT] or COUNTxSIZE, then name=, mem=, reserved=, mig=; groups separated by `;`
+    /// Devices: `MODEL[:COUNT]` or `COUNTxSIZE`, then name=, mem=, reserved=, mig=; groups separated by `;`
     #[arg(long, env = "GPUMEM_SIM_DEVICES", default_value = "H200:1", value_name = "SPEC")]
     pub devices: String,
-    /// Name of the machine, from which UUIDs are made [default: the host name]
+    /// Name of the machine, from which UUIDs are made; the host name if not given
     #[arg(long, env = "NODE_NAME")]
     pub node: Option<String>,
     /// What a context costs on a whole device
@@ -133,7 +133,7 @@ impl Command {
     pub fn run(self) -> ExitCode {
         match self {
             Self::Driver(args) => main_driver(args),
-            Self::Workload(args) => main_workload(args),
+            Self::Workload(args) => main_workload(*args),
             Self::Fault(args) => main_fault(args),
             Self::State(args) => main_state(args),
         }
@@ -151,7 +151,9 @@ pub fn main_driver(args: DriverArgs) -> ExitCode {
         devices.iter().map(|device| format!("{} {} MiB {}", device.name, device.total >> 20, device.uuid)).collect();
     let ready = || {
         say(&format!("simulated driver on {} with {} devices", socket.display(), listing.len()));
-        listing.iter().for_each(|line| say(line));
+        for line in &listing {
+            say(line);
+        }
     };
     let costs = Costs { context, context_mig, unattributed };
     match driver::run(driver::Config { socket: socket.clone(), devices, costs }, ready) {

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::machine::{ClientId, Costs, Machine};
+use crate::machine::{ClientId, Costs, Machine, Wanted};
 use crate::protocol::{Answer, Request, receive, send};
 use crate::signals::Signals;
 use crate::spec::DeviceSpec;
@@ -68,7 +68,7 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), Error> {
     let signals = Signals::block();
     let handle = Handle::start(config)?;
     ready();
-    while signals.wait(Duration::from_secs(3600)).is_none() {}
+    while signals.wait(Duration::from_hours(1)).is_none() {}
     handle.stop();
     Ok(())
 }
@@ -189,7 +189,9 @@ fn handle(machine: &mut Machine, client: ClientId, pid: u32, request: Request, n
         Request::Open { .. } if pid == 0 => Answer::Refused {
             why: "your PID is not visible from the driver: run the driver in the host's PID namespace".to_owned(),
         },
-        Request::Open { device, name, kind, context } => machine.open(client, pid, &device, &name, kind, context, now),
+        Request::Open { device, name, kind, context } => {
+            machine.open(client, pid, Wanted { device: &device, name: &name, kind, context }, now)
+        }
         Request::Alloc { bytes } => machine.alloc(client, bytes, now),
         Request::Free { bytes } => machine.free(client, bytes),
         Request::State => Answer::State(machine.state(pid, now)),

@@ -18,6 +18,10 @@
 //! gpumem sim fault    hung --device 0 --for 30s --socket /tmp/sim.sock
 //! ```
 //!
+//! The library asks the driver whose `driver.sock` lies beside it, else the one that `GPUMEM_SIM_SOCKET` names, else the
+//! one on `/run/gpumem-sim/driver.sock`. Shapes are listed in [`shape`], devices in [`spec`], faults in
+//! [`protocol::Fault`]. In a cluster the driver belongs into the host's PID namespace, the socket's folder on a hostPath.
+//!
 //! Modules in reading order; `shape`, `spec`, `machine` and `oom` are pure.
 
 pub mod units;
@@ -35,5 +39,6 @@ pub mod signals;
 pub mod workload;
 
 pub mod cli;
+pub mod library;
 
 mod nvml;

@@ -35,6 +35,19 @@ pub struct Machine {
     faults: Vec<ActiveFault>,
 }
 
+/// The context that a connection asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// `auto`, an index, `index.slot`, or a UUID.
+    pub device: &'a str,
+    /// What people see in listings.
+    pub name: &'a str,
+    /// In which of NVML's process lists it appears.
+    pub kind: Kind,
+    /// Bytes it costs; the machine's default where absent.
+    pub context: Option<u64>,
+}
+
 #[derive(Debug)]
 struct Client {
     pid: u32,
@@ -77,16 +90,8 @@ impl Machine {
     }
 
     /// Gives a connection its one context.
-    pub fn open(
-        &mut self,
-        client: ClientId,
-        pid: u32,
-        device: &str,
-        name: &str,
-        kind: Kind,
-        context: Option<u64>,
-        now: Instant,
-    ) -> Answer {
+    pub fn open(&mut self, client: ClientId, pid: u32, wanted: Wanted<'_>, now: Instant) -> Answer {
+        let Wanted { device, name, kind, context } = wanted;
         if self.clients.contains_key(&client) {
             return Answer::Refused { why: "this connection has its context; open another connection".to_owned() };
         }

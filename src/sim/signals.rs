@@ -31,7 +31,7 @@ impl Signals {
     pub fn wait(&self, longest: Duration) -> Option<i32> {
         let timeout = libc::timespec {
             tv_sec: libc::time_t::try_from(longest.as_secs()).unwrap_or(libc::time_t::MAX),
-            tv_nsec: libc::c_long::from(longest.subsec_nanos() as i32),
+            tv_nsec: libc::c_long::from(longest.subsec_nanos().cast_signed()),
         };
         // SAFETY: the set was initialised by `block`; both pointers live through the call, and no info is asked for.
         let signal = unsafe { libc::sigtimedwait(&raw const self.set, std::ptr::null_mut(), &raw const timeout) };

@@ -11,7 +11,7 @@ use crate::units::parse_size;
 
 const MIB: u64 = 1 << 20;
 
-/// Model, name as NVML gives it, and total and reserved MiB. H200 as measured; the others as published.
+/// Model, name as NVML gives it, and total and reserved MiB. H200 as measured; the others rough, from memory: good for trying, not for figures.
 const MODELS: [(&str, &str, u64, u64); 7] = [
     ("H200", "NVIDIA H200", 143_771, 616),
     ("H100", "NVIDIA H100 80GB HBM3", 81_559, 551),
@@ -105,13 +105,11 @@ fn parse_head(head: &str) -> Result<(usize, DeviceSpec), String> {
     }
     let (model, count) = head.split_once(':').unwrap_or((head, "1"));
     let count = count.trim().parse().map_err(bad_count)?;
-    match MODELS.iter().find(|(known, ..)| known.eq_ignore_ascii_case(model.trim())) {
-        Some((_, name, total, reserved)) => Ok((count, blank((*name).to_owned(), total * MIB, reserved * MIB))),
-        None => {
-            let known: Vec<&str> = MODELS.iter().map(|(known, ..)| *known).collect();
-            Err(format!("`{model}` is not a known model; use one of {} or COUNTxSIZE", known.join(", ")))
-        }
+    if let Some((_, name, total, reserved)) = MODELS.iter().find(|(id, ..)| id.eq_ignore_ascii_case(model.trim())) {
+        return Ok((count, blank((*name).to_owned(), total * MIB, reserved * MIB)));
     }
+    let known: Vec<&str> = MODELS.iter().map(|(id, ..)| *id).collect();
+    Err(format!("`{model}` is not a known model; use one of {} or COUNTxSIZE", known.join(", ")))
 }
 
 fn blank(name: String, total: u64, reserved: u64) -> DeviceSpec {

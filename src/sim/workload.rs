@@ -135,10 +135,9 @@ fn connect(config: &Config, signals: &Signals) -> Result<Option<(Client, String)
     }
 }
 
-/// Moves from one level to another in one request.
+/// Moves from one level to another in one request; one that asks for nothing still finds out that the driver is gone.
 fn hold(client: &mut Client, held: u64, wanted: u64) -> io::Result<Answer> {
     match wanted.checked_sub(held) {
-        Some(0) => Ok(Answer::Held { bytes: held }),
         Some(bytes) => client.ask(&Request::Alloc { bytes }),
         None => client.ask(&Request::Free { bytes: held - wanted }),
     }

@@ -14,7 +14,7 @@ use crate::quantity::{Bytes, BytesPerSecond, Moment};
 use crate::series::{Point, Series};
 
 /// Share of the capacity nobody gets to use: allocators round up and drivers keep some.
-pub(super) const MARGIN: f64 = 0.01;
+pub(super) const MARGIN: f64 = 0.005;
 
 /// What is known of one tenant before anyone's room is.
 #[derive(Clone, Copy)]
@@ -28,6 +28,13 @@ struct View {
     trend: Option<Trend>,
     /// Only what the allocator holds grows, not what is live.
     cache_grows: bool,
+}
+
+impl View {
+    /// What others must leave it: small excursions are its own, large ones belong to phases that take turns.
+    fn held(&self, device: f64) -> f64 {
+        if self.top - self.used <= 0.1 * device { self.top } else { self.used }
+    }
 }
 
 /// See [`super::forecast_device`].
@@ -53,7 +60,7 @@ pub(super) fn forecast(
             let others = || views.iter().enumerate().filter(|(other, _)| *other != place).map(|(_, view)| view);
             let neighbours =
                 if culprit == Some(place) { others().filter_map(|view| view.trend).collect() } else { vec![] };
-            let held: f64 = others().map(|view| view.used).sum();
+            let held: f64 = others().map(|view| view.held(shared.as_f64())).sum();
             answer(tenant, own, shared.as_f64() - held, &neighbours)
         })
         .collect()
@@ -123,16 +130,19 @@ fn culprit(tenants: &[Tenant<'_>], views: &[View]) -> Option<usize> {
 fn answer(Tenant { series, question }: &Tenant<'_>, own: &View, shared: f64, neighbours: &[Trend]) -> Forecast {
     let horizon = seconds(question.horizon);
     let capacity = question.capacity.as_f64().min(shared).max(1.0);
-    let jump = own.trend.map_or(0.0, |trend| trend.jump);
-    let margin = (MARGIN * capacity).max(jump.min(3.0 * MARGIN * capacity));
-    let room = capacity - margin - own.top;
+    let margin = MARGIN * capacity;
+    let top = own
+        .trend
+        .filter(|_| own.slack == 0.0)
+        .map_or(own.top, |trend| if trend.top > 0.0 { trend.top.max(own.used) } else { own.top });
+    let room = capacity - margin - top;
     let hazard =
         Hazard { lived: now_lived(series), room: room.max(0.0), excess: series.record_excess().as_f64(), capacity };
     let passage = own.trend.map(|trend| {
         let total = |after: f64, shift: f64| {
             let more: f64 = neighbours.iter().map(|other| other.rise(after, shift)).sum();
             match question.declared_peak {
-                Some(peak) => (trend.rise(after, shift).min((peak.as_f64() - own.top).max(0.0))) + more,
+                Some(peak) => (trend.rise(after, shift).min((peak.as_f64() - top).max(0.0))) + more,
                 None => trend.rise(after, shift) + more,
             }
         };
@@ -158,7 +168,7 @@ fn answer(Tenant { series, question }: &Tenant<'_>, own: &View, shared: f64, nei
     let reason = reason::known(&reason::Facts {
         class,
         trend: own.trend.as_ref(),
-        used: Bytes::from_f64(own.top),
+        used: Bytes::from_f64(top),
         room: Bytes::from_f64(room.max(0.0) + own.slack),
         capacity: Bytes::from_f64(capacity),
         time,

@@ -4,7 +4,8 @@
 //! saturating curves and growth under spikes alike (Gardner and McKenzie's damped trend, fitted to floors of blocks
 //! instead of smoothed samples): what differs between them is how the parts rise, not what follows from it.
 
-use super::window::{PARTS, Signal, Window, windows};
+use super::stairs::{Stairs, stairs};
+use super::window::{Signal, Window, windows};
 use crate::series::{SCALES, Series};
 
 /// Lasting growth as a curve into the future.
@@ -16,16 +17,18 @@ pub(super) struct Trend {
     pub(super) error: f64,
     /// Rise of the second half of the longest rising window over that of the first: 1 is a line, less slows down.
     pub(super) bend: f64,
+    /// Bytes per second gained each second, where near and far agree that it speeds up.
+    pub(super) gain: f64,
     /// Standard error of `bend`.
     pub(super) bend_error: f64,
     /// Length of that window in seconds: how much past speaks for the growth.
     pub(super) seen: f64,
     /// Length of the window the slope was taken from.
     pub(super) near: f64,
-    /// Largest rise from one block to the next.
-    pub(super) jump: f64,
-    /// Highest reading of the window the slope was taken from.
+    /// Where the next excursion would reach.
     pub(super) top: f64,
+    /// Where growth comes in regular steps: when the next one is due.
+    pub(super) stairs: Option<Stairs>,
 }
 
 /// What least squares and counting say of one window.
@@ -48,9 +51,9 @@ impl Shape {
     /// is a return, not growth.
     fn of(window: &Window, explored: f64) -> Option<Self> {
         let present = window.sampled().count();
-        let newest_missing = window.parts.last().is_none_or(|part| part.samples == 0);
-        let oldest_missing = window.parts.iter().take(2).all(|part| part.samples == 0);
-        if present < 5 || newest_missing || oldest_missing {
+        let newest_missing = window.parts().last().is_none_or(|part| part.samples == 0);
+        let oldest_missing = window.parts().iter().take(2).all(|part| part.samples == 0);
+        if present + 3 < window.parts().len().max(8) || newest_missing || oldest_missing {
             return None;
         }
         let points = || window.sampled().map(|(place, part)| (place as f64 * window.part, part.floor.max(explored)));
@@ -85,13 +88,28 @@ impl Shape {
             );
             slope * window.length() / 2.0
         };
-        shape.first_half = half(0, PARTS / 2);
-        shape.second_half = half(PARTS / 2 - 1, PARTS - 1);
+        let parts = window.parts().len();
+        shape.first_half = half(0, parts / 2);
+        shape.second_half = half(parts / 2 - 1, parts - 1);
         let top = |from: usize, to: usize| {
-            window.parts.iter().take(to).skip(from).fold(0.0_f64, |top, part| top.max(part.ceiling))
+            window.parts().iter().take(to).skip(from).fold(0.0_f64, |top, part| top.max(part.ceiling))
         };
-        shape.ceiling_rise = top(PARTS / 2, PARTS) - top(0, PARTS / 2);
+        shape.ceiling_rise = top(parts / 2, parts) - top(0, parts / 2);
         Some(shape)
+    }
+
+    /// Bytes per second gained each second, from one half to the other.
+    fn gain(&self, window: &Window) -> f64 {
+        let half = window.length() / 2.0;
+        (self.second_half - self.first_half) / (half * half)
+    }
+
+    /// A longer window takes the place of a shorter one where it is more exact and tells the same story.
+    fn improves_on(&self, kept: &Self) -> bool {
+        let (own, other) = (self.slope_error / self.slope, kept.slope_error / kept.slope);
+        let apart = (self.slope / kept.slope).ln().abs();
+        let straight = (self.second_half / self.first_half.max(1.0)).clamp(0.01, 100.0).ln().abs() < 0.25;
+        own < other && (other > 0.1 || (straight && apart < (2.0 * own.hypot(other)).max(0.1)))
     }
 
     /// Both envelopes rise, most parts above the one before, and no single step makes up the growth.
@@ -138,30 +156,40 @@ pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) ->
         if !shape.rises(window.length() >= horizon / 2.0) {
             continue;
         }
-        let better = near.is_none_or(|(_, kept)| {
-            kept.slope_error > 0.1 * kept.slope && shape.slope_error * kept.slope < kept.slope_error * shape.slope
-        });
-        if better {
+        if near.is_none_or(|(_, kept)| shape.improves_on(&kept)) {
             near = Some((window, shape));
         }
         far = Some((window, shape));
     }
-    let ((near, close), (far, wide)) = (near?, far?);
+    let regular = stairs(series, signal, horizon, from);
+    let (Some((near, close)), Some((far, wide))) = (near, far) else {
+        return Some(Trend::of_stairs(regular?));
+    };
     if stopped(series, signal, from, shortest, (&near, &close), &far) {
         return None;
     }
     let noise = wide.residual * 1.5;
     let first = wide.first_half.max(1.0);
+    // A flat start followed by a line looks convex from afar; half as far it is a line. What speeds up does so in both.
+    let gain =
+        middle(series, signal, from, &far).map_or(0.0, |(half, shape)| wide.gain(&far).min(shape.gain(&half)).max(0.0));
     Some(Trend {
-        slope: close.slope,
+        slope: close.slope + 0.5 * gain * near.length(),
+        gain,
         error: close.slope_error / close.slope,
         bend: (wide.second_half / first).clamp(0.02, 4.0),
         bend_error: (noise / first).clamp(0.02, 1.0),
         seen: far.length(),
         near: near.length(),
-        jump: far.jump,
-        top: near.top(),
+        top: near.top().max(near.floor_now() + far.excursion()),
+        stairs: regular,
     })
+}
+
+/// The window about half as long as `far`.
+fn middle(series: &Series, signal: Signal, from: f64, far: &Window) -> Option<(Window, Shape)> {
+    let window = windows(series, signal, 0.3 * far.length(), 0.67 * far.length(), from).last()?;
+    Some((window, Shape::of(&window, 0.0)?))
 }
 
 /// Highest floor held before the window by blocks at least as long as the window's own.
@@ -203,17 +231,38 @@ fn stopped(
 }
 
 impl Trend {
+    /// Too few steps to fill a window, but regular ones.
+    fn of_stairs(stairs: Stairs) -> Self {
+        let seen = stairs.gap * stairs.count;
+        Self {
+            slope: stairs.size / stairs.gap,
+            error: stairs.shake / stairs.count.sqrt(),
+            bend: 1.0,
+            gain: 0.0,
+            bend_error: 0.02,
+            seen,
+            near: seen,
+            top: 0.0,
+            stairs: Some(stairs),
+        }
+    }
+
     /// Rise in bytes after `seconds`, with the bend moved by `shift` standard errors. Never falls with time.
     pub(super) fn rise(&self, seconds: f64, shift: f64) -> f64 {
         let bend = (self.bend + shift * self.bend_error).clamp(0.02, 4.0);
         let half = self.seen / 2.0;
+        if let Some(stairs) = self.stairs.filter(|_| (0.7..1.4).contains(&self.bend)) {
+            return stairs.rise(seconds);
+        }
         if bend < 0.97 {
             let decay = half / -bend.ln();
             self.slope * decay * (1.0 - (-seconds / decay).exp())
-        } else if bend > 1.1 {
-            // Quadratic rather than exponential: a list of growing tensors, not a chain reaction.
-            let gain = self.slope * (bend - 1.0) / f64::midpoint(bend, 1.0) / half;
-            self.slope * seconds + 0.5 * gain * seconds * seconds
+        } else if self.gain > 0.0 {
+            // Speeding up is believed for as long as it was seen, then the slope stays: a list of growing tensors is not
+            // a chain reaction.
+            let while_growing = seconds.min(self.seen);
+            let gain = self.gain * (1.0 + 0.3 * shift);
+            self.slope * seconds + gain * while_growing * (seconds - 0.5 * while_growing)
         } else {
             self.slope * seconds
         }

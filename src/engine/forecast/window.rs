@@ -6,11 +6,11 @@
 
 use crate::series::{Ring, SCALES, Series};
 
-/// Parts a window is cut into.
+/// Most parts a window is cut into.
 pub(super) const PARTS: usize = 8;
 
-/// Blocks per part: with [`SCALES`], windows from sixteen seconds to a day.
-const WIDTHS: [u32; 4] = [1, 2, 3, 6];
+/// Parts and blocks per part: with [`SCALES`], windows from sixteen seconds to a day.
+const CUTS: [(usize, u32); 5] = [(8, 1), (6, 2), (8, 2), (8, 3), (8, 6)];
 
 /// Which reading of a block is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +36,9 @@ pub(super) struct Window {
     pub(super) start: f64,
     /// Seconds per part.
     pub(super) part: f64,
-    /// Oldest first; a part nobody sampled has no samples.
-    pub(super) parts: [Part; PARTS],
+    parts: [Part; PARTS],
+    /// How many of them are in use.
+    count: usize,
     /// Largest rise of the floor from one block to the next, in bytes.
     pub(super) jump: f64,
 }
@@ -52,24 +53,24 @@ pub(super) fn windows(
 ) -> impl Iterator<Item = Window> + '_ {
     let interval = series.interval().max(0.001);
     SCALES.iter().enumerate().flat_map(move |(scale, &(seconds, limit))| {
-        WIDTHS.iter().filter_map(move |&width| {
+        CUTS.iter().filter_map(move |&(count, width)| {
             let part = f64::from(seconds) * f64::from(width);
-            let length = part * PARTS as f64;
+            let length = part * count as f64;
             // Longer windows of a fine scale repeat what the next scale says with fewer blocks.
-            let fits = PARTS as u32 * width <= limit as u32;
+            let fits = count as u32 * width <= limit as u32;
             let sampled = part >= 2.0 * interval;
             if !fits || !sampled || length < shortest || length > longest {
                 return None;
             }
-            Window::cut(series.ring(scale)?, signal, seconds, width, from)
+            Window::cut(series.ring(scale)?, signal, seconds, (count, width), from)
         })
     })
 }
 
 impl Window {
-    fn cut(ring: &Ring, signal: Signal, seconds: u32, width: u32, from: f64) -> Option<Self> {
+    fn cut(ring: &Ring, signal: Signal, seconds: u32, (count, width): (usize, u32), from: f64) -> Option<Self> {
         let newest = ring.newest()?.index;
-        let span = width * PARTS as u32;
+        let span = width * count as u32;
         let oldest = (newest + 1).checked_sub(span)?;
         if f64::from(oldest) * f64::from(seconds) < from {
             return None;
@@ -96,21 +97,38 @@ impl Window {
             part.samples += u32::from(samples);
         }
         let start = f64::from(oldest) * f64::from(seconds);
-        Some(Self { start, part: f64::from(seconds) * f64::from(width), parts, jump })
+        Some(Self { start, part: f64::from(seconds) * f64::from(width), parts, count, jump })
     }
 
     /// Seconds from the oldest to the newest part's end.
     pub(super) fn length(&self) -> f64 {
-        self.part * PARTS as f64
+        self.part * self.count as f64
+    }
+
+    /// Oldest first; a part nobody sampled has no samples.
+    pub(super) fn parts(&self) -> &[Part] {
+        self.parts.get(..self.count).unwrap_or_default()
     }
 
     /// Place and part of those that were sampled, oldest first.
     pub(super) fn sampled(&self) -> impl DoubleEndedIterator<Item = (usize, Part)> + Clone + '_ {
-        self.parts.iter().copied().enumerate().filter(|(_, part)| part.samples > 0)
+        self.parts().iter().copied().enumerate().filter(|(_, part)| part.samples > 0)
     }
 
     /// Highest reading of the window.
     pub(super) fn top(&self) -> f64 {
-        self.parts.iter().fold(0.0, |top, part| top.max(part.ceiling))
+        self.parts().iter().fold(0.0, |top, part| top.max(part.ceiling))
+    }
+
+    /// Floor of the newest part.
+    pub(super) fn floor_now(&self) -> f64 {
+        self.sampled().last().map_or(0.0, |(_, part)| part.floor)
+    }
+
+    /// Highest rise that was given back: a ceiling above the floor of the part that follows.
+    pub(super) fn excursion(&self) -> f64 {
+        let floors = self.sampled().skip(1).map(|(_, part)| part.floor);
+        let returned = self.sampled().zip(floors).map(|((_, part), next)| part.ceiling - next.max(part.floor));
+        returned.fold(0.0, f64::max)
     }
 }

@@ -91,7 +91,7 @@ impl Ring {
     }
 
     /// Oldest first.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Block> + '_ {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Block> + Clone + '_ {
         self.blocks.iter()
     }
 

@@ -126,7 +126,7 @@ pub unsafe fn put_text(to: *mut c_char, length: c_uint, text: &str) -> Result<()
 pub fn chars<const N: usize>(text: &str) -> [c_char; N] {
     let mut chars = [0; N];
     for (to, from) in chars.iter_mut().take(N - 1).zip(text.bytes()) {
-        *to = from as c_char;
+        *to = c_char::from_ne_bytes([from]);
     }
     chars
 }

@@ -7,6 +7,8 @@
 
 mod abi;
 mod device;
+mod location;
+mod mig;
 mod processes;
 mod session;
 mod system;

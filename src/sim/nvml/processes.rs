@@ -96,3 +96,43 @@ fn entries(target: &Target, kinds: &[Kind]) -> Vec<ProcessInfo> {
     }
     entries
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{DeviceState, Memory, Process, State};
+
+    fn target(caller_pid: u32, pids: &[u32]) -> Target {
+        let process =
+            |pid: &u32| Process { pid: *pid, name: "job".into(), kind: Kind::Compute, slot: None, bytes: 1 << 30 };
+        let device = DeviceState {
+            name: "Toy".into(),
+            uuid: "GPU-0".into(),
+            memory: Memory { total: 8 << 30, reserved: 0, used: 2 << 30, free: 6 << 30 },
+            slots: Vec::new(),
+            processes: pids.iter().map(process).collect(),
+            faults: Vec::new(),
+        };
+        let state =
+            State { boot: 1, driver_version: "sim".into(), caller_pid, faults: Vec::new(), devices: vec![device] };
+        Target { state, index: 0, slot: None }
+    }
+
+    fn pids(target: &Target) -> Vec<u32> {
+        entries(target, &[Kind::Compute]).iter().map(|entry| entry.pid).collect()
+    }
+
+    #[test]
+    fn a_process_that_the_caller_cannot_see_is_left_out() {
+        let own = std::process::id();
+        // No PID is as large as this one.
+        assert_eq!(pids(&target(own, &[own, 1 << 30])), [own]);
+    }
+
+    #[test]
+    fn a_caller_in_another_pid_namespace_sees_no_process() {
+        let own = std::process::id();
+        assert_eq!(pids(&target(own + 1, &[own])), [0; 0]);
+        assert_eq!(pids(&target(0, &[own])), [0; 0]);
+    }
+}

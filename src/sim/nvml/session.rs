@@ -10,7 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::abi::{Code, Handle, Return, SUCCESS};
-use crate::client::{Client, socket_from_env};
+use super::location::socket;
+use crate::client::Client;
 use crate::protocol::{DeviceState, Fault, InstanceState, State};
 
 /// Time between two looks at whether a hung device is released.
@@ -63,7 +64,7 @@ pub fn answer(call: impl FnOnce() -> Result<(), Code>) -> Return {
 pub fn init() -> Result<(), Code> {
     let mut session = lock();
     if session.users == 0 {
-        let mut client = Client::connect(&socket_from_env()).map_err(|_| Code::DriverNotLoaded)?;
+        let mut client = Client::connect(&socket()).map_err(|_| Code::DriverNotLoaded)?;
         let state = client.state().map_err(|_| Code::DriverNotLoaded)?;
         session.generation = session.generation.wrapping_add(1);
         session.boot = state.boot;
@@ -92,7 +93,7 @@ pub fn shutdown() -> Result<(), Code> {
 
 /// The driver's state, for calls that concern no device.
 pub fn state() -> Result<State, Code> {
-    ask().map_err(|code| if code == Code::GpuIsLost { Code::DriverNotLoaded } else { code })
+    refuse(None).map_err(|code| if code == Code::GpuIsLost { Code::DriverNotLoaded } else { code })
 }
 
 /// A handle for a device, or for an instance on it.

@@ -86,7 +86,7 @@ fn levels_are_whole_chunks() {
 
 #[test]
 fn errors_name_what_is_wrong() {
-    let error = |text: &str| text.parse::<Shape>().map(|_| String::new()).unwrap_or_else(|error| error.to_string());
+    let error = |text: &str| text.parse::<Shape>().err().map(|error| error.to_string()).unwrap_or_default();
     assert_eq!(error("leek:rate=1"), format!("`leek` is not a shape; known are {}", super::parse::SHAPES));
     assert_eq!(error("leak:from=1GiB"), "leak needs `rate`");
     assert!(error("leak:rate=2GiB").starts_with("`rate`: `2GiB` is not a rate"));

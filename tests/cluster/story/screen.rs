@@ -49,6 +49,7 @@ fn table(frame: &Frame) -> String {
     let gpus: Vec<_> = frame
         .gpus
         .iter()
+        .filter(|(_, (used, _))| *used > 0.0)
         .map(|(gpu, (used, total))| {
             format!("GPU {gpu} {} {:.0} of {:.0} GiB", bar(used / total), gib(*used), gib(*total))
         })

@@ -1,0 +1,113 @@
+//! `/v1/usage`: the history since a cursor as JSON, written straight from the series without a copy.
+//!
+//! The borrowed structs mirror [`UsageReport`](crate::api::usage::UsageReport) field by field; a test reads what they write
+//! back as that type.
+
+use std::collections::HashMap;
+
+use gpumem_engine::identity::{ContainerId, DeviceKey, PodUid};
+use gpumem_engine::quantity::Moment;
+use gpumem_engine::series::{Point, Segment, Series};
+use serde::Serialize;
+
+use crate::agent::history::{Change, History};
+use crate::agent::snapshot::Snapshot;
+use crate::api::usage::{Cursor, DeviceReport, FORMAT, NvmlState, PodReport};
+
+/// What an answer says of the agent itself.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// Name of the node.
+    pub node: String,
+    /// Which boot the moments belong to.
+    pub boot_id: String,
+    /// Sampling interval in milliseconds.
+    pub interval_ms: u64,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    format: u32,
+    agent_version: &'static str,
+    node: &'a str,
+    boot_id: &'a str,
+    cursor: Cursor,
+    now: Moment,
+    interval_ms: u64,
+    simulated: bool,
+    nvml: &'a NvmlState,
+    devices: Vec<DeviceReport>,
+    pods: Vec<&'a PodReport>,
+    series: Vec<SeriesChange<'a>>,
+}
+
+#[derive(Serialize)]
+struct SeriesChange<'a> {
+    device: &'a DeviceKey,
+    pod: &'a PodUid,
+    container: &'a str,
+    container_id: &'a ContainerId,
+    data: Data<'a>,
+}
+
+#[derive(Serialize)]
+enum Data<'a> {
+    Samples { segment: Segment, points: Vec<Point> },
+    State(&'a Series),
+}
+
+/// The answer to a reader that has everything up to `since`.
+pub fn answer(
+    origin: &Origin,
+    snapshot: &Snapshot,
+    history: &History,
+    since: Option<Cursor>,
+    now: Moment,
+) -> Result<Vec<u8>, serde_json::Error> {
+    let mut pods: HashMap<&PodUid, &PodReport> = HashMap::new();
+    let series = history
+        .changes(since)
+        .map(|(device, entry, change)| {
+            if let Some(record) = &entry.record {
+                pods.insert(&record.report.uid, &record.report);
+            }
+            let data = match change {
+                Change::Points(segment, points) => Data::Samples { segment, points },
+                Change::State(series) => Data::State(series),
+            };
+            let container = entry.name.as_deref().unwrap_or_default();
+            SeriesChange { device, pod: &entry.pod, container, container_id: &entry.instance, data }
+        })
+        .collect();
+    let devices = snapshot.devices.iter().map(|device| DeviceReport {
+        device: device.key.clone(),
+        index: device.index,
+        model: device.model.clone(),
+        at: device.at,
+        memory: device.memory,
+        unattributed: device.unattributed,
+        attribution: device.attribution,
+    });
+    let report = Report {
+        format: FORMAT,
+        agent_version: env!("CARGO_PKG_VERSION"),
+        node: &origin.node,
+        boot_id: &origin.boot_id,
+        cursor: history.cursor(),
+        now,
+        interval_ms: origin.interval_ms,
+        simulated: snapshot.simulated,
+        nvml: &snapshot.nvml,
+        devices: devices.collect(),
+        pods: pods.into_values().collect(),
+        series,
+    };
+    serde_json::to_vec(&report)
+}
+
+/// The cursor in a query string; `Err` where there is one and it is malformed.
+pub fn since(query: Option<&str>) -> Result<Option<Cursor>, crate::api::usage::CursorError> {
+    let pairs = query.unwrap_or_default().split('&');
+    let given = pairs.filter_map(|pair| pair.strip_prefix("since=")).find(|text| !text.is_empty());
+    given.map(str::parse).transpose()
+}

@@ -1,0 +1,53 @@
+//! What every task of the controller shares: clients, the fleet, whether we lead, and the metrics.
+//!
+//! Data flows one way: pulls merge into `fleet` and signal `news`; the acting side reads `fleet`, checks `leadership` before
+//! each call, and reports through `metrics`. Nothing in here decides anything.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gpumem_engine::policy::Mode;
+use tokio::sync::watch;
+
+use super::fleet::Fleet;
+use super::health::Health;
+use super::leader::Leadership;
+use super::metrics::Metrics;
+
+/// Shared by all tasks of one controller process.
+pub struct Context {
+    /// Reads; retries transient errors by itself.
+    pub read: kube::Client,
+    /// Writes that act on workloads: never retried by the client (a refused eviction must surface at once), 20 s at most.
+    pub act: kube::Client,
+    /// Namespace of the operator: its Lease, ledger and Secrets live there.
+    pub namespace: String,
+    /// Name of this pod, and holder identity in the Lease and in intents.
+    pub identity: String,
+    /// Everything the agents reported. Lock it through [`Context::fleet`], and never across an await.
+    pub fleet: Arc<Mutex<Fleet>>,
+    /// Whether this replica leads now. Look at it again right before every act.
+    pub leadership: watch::Receiver<Leadership>,
+    /// Metrics of this process.
+    pub metrics: Arc<Metrics>,
+    /// Heartbeats; a task that loops beats once a turn.
+    pub health: Arc<Health>,
+    /// Administrator's brake: no policy goes further.
+    pub max_mode: Mode,
+    /// Name of the ConfigMap with open intents and budgets, in `namespace`.
+    pub ledger: String,
+    /// Counts merged reports: changes when there is new data. Await `changed()` instead of polling.
+    pub news: watch::Receiver<u64>,
+}
+
+impl Context {
+    /// The fleet, locked. Keep the guard short and never across an await.
+    pub fn fleet(&self) -> MutexGuard<'_, Fleet> {
+        lock(&self.fleet)
+    }
+}
+
+/// Locks the fleet. A panic elsewhere while it was held left at worst one node's report half merged, which the next pull
+/// completes; so a poisoned lock is no reason to stop watching everything else.
+pub fn lock(fleet: &Mutex<Fleet>) -> MutexGuard<'_, Fleet> {
+    fleet.lock().unwrap_or_else(PoisonError::into_inner)
+}

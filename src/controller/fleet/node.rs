@@ -1,0 +1,258 @@
+//! One node: its clock, devices, pods and series, and how a report changes them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use gpumem_engine::identity::{ContainerId, DeviceKey, PodUid};
+use gpumem_engine::quantity::Moment;
+use gpumem_engine::series::{Pushed, Segment, Series};
+use gpumem_engine::usage::Attribution;
+
+use super::observe::Answers;
+use super::{Cursor, DeviceReport, FORGET, Merged, PodReport, SeriesData, SeriesReport, UsageReport};
+use crate::api::usage::{FORMAT, NvmlState};
+
+/// One node as its agent last described it.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) boot_id: String,
+    pub(super) cursor: Cursor,
+    /// The node's clock in the newest report, and ours when that arrived.
+    pub(super) now: Moment,
+    pub(super) received: Instant,
+    pub(super) simulated: bool,
+    pub(super) devices: BTreeMap<DeviceKey, Device>,
+    pub(super) pods: BTreeMap<PodUid, Arc<PodReport>>,
+    agent_version: String,
+    interval_ms: u64,
+    nvml: NvmlState,
+}
+
+/// One device and the containers on it.
+#[derive(Debug)]
+pub(super) struct Device {
+    pub(super) report: DeviceReport,
+    pub(super) tenants: BTreeMap<TenantKey, Tenant>,
+    /// Forecasts already made from this data.
+    pub(super) answers: Answers,
+}
+
+/// A container by its name in the spec: a restart in place continues the series in a new segment.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct TenantKey {
+    pub(super) pod: PodUid,
+    pub(super) container: String,
+}
+
+/// One container on one device.
+#[derive(Debug)]
+pub(super) struct Tenant {
+    pub(super) container_id: ContainerId,
+    pub(super) series: Series,
+    /// Since when it holds nothing on this device. It is then no tenant any more, but its past counts if it comes back.
+    pub(super) gone: Option<Moment>,
+}
+
+impl Node {
+    pub(super) fn new(report: &UsageReport, received: Instant) -> Self {
+        Self {
+            boot_id: report.boot_id.clone(),
+            cursor: report.cursor,
+            now: report.now,
+            received,
+            simulated: report.simulated,
+            devices: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            agent_version: String::new(),
+            interval_ms: report.interval_ms,
+            nvml: report.nvml.clone(),
+        }
+    }
+
+    /// What the node's clock shows at `now` of ours.
+    pub(super) fn clock(&self, now: Instant) -> Moment {
+        self.now + now.saturating_duration_since(self.received)
+    }
+
+    /// Takes a report that was checked.
+    pub(super) fn merge(&mut self, report: UsageReport, received: Instant, merged: &mut Merged) {
+        let UsageReport {
+            format: _,
+            agent_version,
+            node: _,
+            boot_id,
+            cursor,
+            now,
+            interval_ms,
+            simulated,
+            nvml,
+            devices,
+            pods,
+            series,
+        } = report;
+        if boot_id != self.boot_id {
+            // Moments of another boot do not compare with ours, and no process survived it.
+            merged.rebooted = true;
+            self.devices.clear();
+            self.pods.clear();
+            self.boot_id = boot_id;
+        } else if cursor.epoch != self.cursor.epoch {
+            merged.restarted = true;
+        }
+        (self.cursor, self.now, self.received) = (cursor, now, received);
+        (self.agent_version, self.interval_ms, self.simulated, self.nvml) =
+            (agent_version, interval_ms, simulated, nvml);
+        for pod in pods {
+            if self.pods.get(&pod.uid).is_none_or(|known| **known != pod) {
+                self.pods.insert(pod.uid.clone(), Arc::new(pod));
+            }
+        }
+        let reported: BTreeSet<DeviceKey> = devices.iter().map(|device| device.device.clone()).collect();
+        for report in devices {
+            match self.devices.get_mut(&report.device) {
+                Some(device) => device.report = report,
+                None => drop(self.devices.insert(report.device.clone(), Device::new(report))),
+            }
+        }
+        let mut holding: BTreeSet<(DeviceKey, TenantKey)> = BTreeSet::new();
+        for entry in series {
+            let SeriesReport { device: key, pod, container, container_id, data } = entry;
+            let Some(device) = self.devices.get_mut(&key) else { continue };
+            let tenant = TenantKey { pod, container };
+            merged.points += device.take(tenant.clone(), container_id, data);
+            holding.insert((key, tenant));
+        }
+        self.let_go(&reported, &holding);
+    }
+
+    /// Notes who holds nothing any more, and forgets what has been silent for too long.
+    fn let_go(&mut self, reported: &BTreeSet<DeviceKey>, holding: &BTreeSet<(DeviceKey, TenantKey)>) {
+        let Self { now, devices, pods, nvml, .. } = self;
+        let now = *now;
+        devices.retain(|_, device| now.since(device.report.at) <= FORGET);
+        for (key, device) in devices {
+            device.answers.clear();
+            // Only a device that was read well proves that a container holds nothing: a failed or partial reading must not
+            // look like a container that went away.
+            let proves = matches!(nvml, NvmlState::Up { .. })
+                && reported.contains(key)
+                && device.report.memory.is_some()
+                && device.report.attribution == Attribution::Complete;
+            device.tenants.retain(|tenant_key, tenant| {
+                if holding.contains(&(key.clone(), tenant_key.clone())) {
+                    tenant.gone = None;
+                    return true;
+                }
+                if proves {
+                    tenant.gone.get_or_insert(now);
+                }
+                let ends = tenant.gone.is_some() && pods.get(&tenant_key.pod).is_none_or(|pod| pod.terminating);
+                let silent = tenant.series.latest().is_none_or(|latest| now.since(latest.at) > FORGET);
+                !ends && !silent
+            });
+        }
+        let alive: BTreeSet<&PodUid> =
+            self.devices.values().flat_map(|device| device.tenants.keys()).map(|key| &key.pod).collect();
+        self.pods.retain(|uid, _| alive.contains(uid));
+    }
+
+    /// The node as a report with whole series: what a peer takes over.
+    pub(super) fn export(&self, name: &str, now: Instant) -> UsageReport {
+        UsageReport {
+            format: FORMAT,
+            agent_version: self.agent_version.clone(),
+            node: name.to_owned(),
+            boot_id: self.boot_id.clone(),
+            cursor: self.cursor,
+            now: self.clock(now),
+            interval_ms: self.interval_ms,
+            simulated: self.simulated,
+            nvml: self.nvml.clone(),
+            devices: self.devices.values().map(|device| device.report.clone()).collect(),
+            pods: self.pods.values().map(|pod| PodReport::clone(pod)).collect(),
+            series: self
+                .devices
+                .iter()
+                .flat_map(|(key, device)| {
+                    device.tenants.iter().map(|(tenant_key, tenant)| SeriesReport {
+                        device: key.clone(),
+                        pod: tenant_key.pod.clone(),
+                        container: tenant_key.container.clone(),
+                        container_id: tenant.container_id.clone(),
+                        data: SeriesData::State(Box::new(tenant.series.clone())),
+                    })
+                })
+                .collect(),
+        }
+    }
+}
+
+// === impl Device ===
+
+impl Device {
+    fn new(report: DeviceReport) -> Self {
+        Self { report, tenants: BTreeMap::new(), answers: Answers::default() }
+    }
+
+    /// Takes a container's news; gives how many points were new.
+    fn take(&mut self, key: TenantKey, container_id: ContainerId, data: SeriesData) -> u64 {
+        let empty = || Tenant { container_id: container_id.clone(), series: Series::default(), gone: None };
+        self.tenants.entry(key).or_insert_with(empty).take(container_id.clone(), data)
+    }
+}
+
+// === impl Tenant ===
+
+impl Tenant {
+    fn take(&mut self, container_id: ContainerId, data: SeriesData) -> u64 {
+        let same = self.container_id == container_id;
+        self.container_id = container_id;
+        match data {
+            SeriesData::Samples { segment, points } => self.push(self.segment(segment, same), points),
+            SeriesData::State(state) => self.take_state(*state, same),
+        }
+    }
+
+    /// The agent's whole series: taken as it is where it reaches back as far as ours, else only what is newer than ours.
+    /// So an agent that restarted continues its series here with a gap, and one that we lost sight of fills it.
+    fn take_state(&mut self, state: Series, same: bool) -> u64 {
+        let Some(latest) = self.series.latest() else {
+            self.series = state;
+            return self.series.samples();
+        };
+        let Some(wire) = state.segment().filter(|_| state.latest().is_some_and(|newest| newest.at > latest.at)) else {
+            return 0;
+        };
+        let reaches_back = if same {
+            state.started() <= self.series.started()
+        } else {
+            // Another run of the container: pushing its points keeps our memory of earlier attempts, so it is done
+            // wherever the raw ring still holds the whole run.
+            state.raw_from() > state.started() || !state.attempts().is_empty()
+        };
+        if reaches_back {
+            let before = if same { self.series.samples() } else { 0 };
+            self.series = state;
+            self.series.samples().saturating_sub(before)
+        } else {
+            let newer: Vec<_> = state.points_since(Some(latest.at)).collect();
+            self.push(self.segment(wire, same), newer)
+        }
+    }
+
+    /// The segment to push into. It is ours while the container's instance is the same, whatever the agent calls it: an
+    /// agent that restarted numbers its segments anew.
+    fn segment(&self, wire: Segment, same: bool) -> Segment {
+        match self.series.segment() {
+            Some(ours) if same => ours,
+            Some(ours) if ours == wire => Segment(wire.0.wrapping_add(1)),
+            _ => wire,
+        }
+    }
+
+    fn push(&mut self, segment: Segment, points: Vec<gpumem_engine::series::Point>) -> u64 {
+        let taken = |pushed| matches!(pushed, Pushed::Appended | Pushed::NewSegment);
+        points.into_iter().filter(|point| taken(self.series.push(segment, *point))).count() as u64
+    }
+}
