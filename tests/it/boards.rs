@@ -80,7 +80,7 @@ fn committed_boards_are_those_that_are_generated() {
         let found: BTreeSet<_> = fs::read_dir(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(folder))
             .expect("the folder exists")
             .map(|entry| entry.expect("a readable folder").file_name().to_string_lossy().into_owned())
-            .filter(|name| name.ends_with(".json"))
+            .filter(|name| std::path::Path::new(name).extension().is_some_and(|kind| kind == "json"))
             .collect();
         assert_eq!(found, names, "{folder} holds boards that nobody generates");
     }
