@@ -54,10 +54,56 @@ pub mod metric {
     pub const CONTAINER_TIME_TO_OOM: &str = "gpumem_container_time_to_oom_seconds";
     /// 0 low to 3 critical; absent when unknown.
     pub const CONTAINER_RISK: &str = "gpumem_container_risk_level";
-    /// Actions of policies.
+    /// What may not be exceeded on a device, where something enforces it; absent elsewhere. Labels as for `CONTAINER_USED`.
+    pub const CONTAINER_LIMIT: &str = "gpumem_container_memory_limit_bytes";
+    /// Live memory as the container's own allocator counts it (hooked pods only).
+    pub const CONTAINER_ALLOCATED: &str = "gpumem_container_allocator_allocated_bytes";
+    /// Memory the container's own allocator holds, live or cached (hooked pods only).
+    pub const CONTAINER_CACHED: &str = "gpumem_container_allocator_reserved_bytes";
+    /// GPU out-of-memory failures seen; labels `namespace`, `pod`, `container`. A series begins with its first failure, at 1.
+    pub const CONTAINER_OOMS: &str = "gpumem_container_oom_events_total";
+    /// Always 1; labels `namespace`, `pod`, `workload_kind`, `workload` (the top owner) and `policy` (empty where none applies).
+    pub const WORKLOAD_INFO: &str = "gpumem_workload_info";
+    /// Actions of policies. `outcome` as in the policy's `status.recentActions`: `Succeeded`, `Failed`, `Blocked`, …
     pub const POLICY_ACTIONS: &str = "gpumem_policy_actions_total";
-    /// 1 on an agent whose NVML works.
+    /// 1 where the policy's condition is True, 0 otherwise; labels `namespace`, `policy`, `condition`, `reason`.
+    pub const POLICY_CONDITION: &str = "gpumem_policy_condition";
+    /// Warnings that have been judged; `outcome` is `Hit`, `FalseAlarm`, `Missed`, or `Avoided` where somebody acted in between.
+    pub const PREDICTIONS: &str = "gpumem_predictions_total";
+    /// Histogram of the seconds from a container's warning to its OOM.
+    pub const PREDICTION_LEAD: &str = "gpumem_prediction_lead_seconds";
+    /// Decisions to act that were held back; label `reason`.
+    pub const DECISIONS_BLOCKED: &str = "gpumem_decisions_blocked_total";
+    /// 1 on an agent whose NVML works; labels `node`, `reason`.
     pub const AGENT_NVML_UP: &str = "gpumem_agent_nvml_up";
+    /// Age of an agent's newest sample.
+    pub const AGENT_SAMPLE_AGE: &str = "gpumem_agent_sample_age_seconds";
+    /// Histogram of the seconds a sampling cycle took.
+    pub const AGENT_SAMPLE_DURATION: &str = "gpumem_agent_sample_duration_seconds";
+    /// Failed driver queries; labels `query`, `kind`.
+    pub const AGENT_QUERY_FAILURES: &str = "gpumem_agent_query_failures_total";
+    /// Failed reads below `/proc`; labels `file`, `reason`.
+    pub const AGENT_PROC_FAILURES: &str = "gpumem_agent_proc_failures_total";
+    /// Input an agent did not believe; labels `input`, `reason`.
+    pub const AGENT_DROPPED_INPUTS: &str = "gpumem_agent_dropped_inputs_total";
+    /// 1 while an agent sees the pods of its node.
+    pub const AGENT_POD_WATCH_UP: &str = "gpumem_agent_pod_watch_up";
+    /// Version of an agent; labels `node`, `version`.
+    pub const AGENT_BUILD_INFO: &str = "gpumem_agent_build_info";
+    /// 1 on the replica that acts, 0 on the others.
+    pub const CONTROLLER_LEADER: &str = "gpumem_controller_leader";
+    /// Agents by `state`: `Fresh`, `Stale` or `Unreachable`. Every replica pulls every agent.
+    pub const CONTROLLER_AGENTS: &str = "gpumem_controller_agents";
+    /// Histogram of the seconds one pull of one agent took.
+    pub const CONTROLLER_PULL_DURATION: &str = "gpumem_controller_pull_duration_seconds";
+    /// Pulls that failed; label `reason`.
+    pub const CONTROLLER_PULL_FAILURES: &str = "gpumem_controller_pull_failures_total";
+    /// Series a replica keeps.
+    pub const CONTROLLER_SERIES: &str = "gpumem_controller_series";
+    /// When the certificate between controller and agents ends, in Unix time.
+    pub const CONTROLLER_CERTIFICATE_EXPIRY: &str = "gpumem_controller_certificate_expiry_timestamp_seconds";
+    /// Version of a controller; label `version`.
+    pub const CONTROLLER_BUILD_INFO: &str = "gpumem_controller_build_info";
     /// 1 where the driver is simulated.
     pub const SIMULATED: &str = "gpumem_simulated";
 }
