@@ -22,6 +22,24 @@ pub mod fleet;
 
 pub mod metrics;
 
+pub mod now;
+
+pub mod reconcile;
+
+pub mod observe;
+
+pub mod workload;
+
+pub mod intent;
+
+pub mod act;
+
+pub mod profile;
+
+pub mod report;
+
+pub mod cleanup;
+
 pub mod health;
 
 mod run;

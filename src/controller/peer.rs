@@ -37,7 +37,7 @@ const MAX_PAGES: usize = 10_000;
 /// For one page.
 const PAGE_DEADLINE: Duration = Duration::from_secs(10);
 /// For everything: after it the replica goes on with what it has, and pulls give it the rest.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(1);
 /// For certificates to appear; without them there is no peer to ask.
 const CERTIFICATE_DEADLINE: Duration = Duration::from_secs(10);
 /// Name of the readiness condition.

@@ -1,7 +1,7 @@
 //! The authority and certificates of the operator, made by the controller and kept in two Secrets of its namespace.
 //!
 //! Flows in: the Secrets. Flows out: TLS settings of the moment and when the first certificate expires. The agents mount
-//! the one Secret: authority, their certificate and key. The other, `<name>-ca`, holds the authority's key and the
+//! the one Secret: authority, their certificate and key. The other, `<name>-authority`, holds the authority's key and the
 //! controllers' certificate, and no agent can read it. Whichever replica starts first creates them; the leader renews.
 
 use std::collections::BTreeMap;
@@ -63,6 +63,8 @@ const TURN: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(3);
 /// A turn is two reads and at most two writes, each bounded by its client.
 const OVERDUE: Duration = Duration::from_mins(15);
+/// What follows the name of the agents' Secret in the name of ours; the chart's RBAC names it too.
+pub const AUTHORITY_SUFFIX: &str = "-authority";
 /// Name of the readiness condition, and of the heartbeat.
 pub const CERTIFICATES: &str = "certificates";
 
@@ -88,7 +90,7 @@ pub struct Published {
 pub struct Keeper {
     /// Secrets of the operator's namespace.
     pub secrets: Api<Secret>,
-    /// Name of the agents' Secret; ours is `<name>-ca`.
+    /// Name of the agents' Secret; ours has [`AUTHORITY_SUFFIX`] after it.
     pub name: String,
 }
 
@@ -154,24 +156,19 @@ pub fn settings(bundle: &Bundle) -> Result<Settings, Error> {
 impl Keeper {
     /// Reads both Secrets, makes what is missing, and renews what is due if we lead.
     pub async fn keep(&self, now: Seconds, leads: bool) -> Result<Bundle, Error> {
-        let ours = format!("{}-ca", self.name);
-        let (secret, mut bundle) = match self.read(&ours).await? {
-            Some(secret) => {
-                let bundle = Bundle::from_secret(&texts(&secret))?;
-                (secret, bundle)
-            }
-            None => {
-                let fresh = Bundle::new(now)?;
-                match self.create(&ours, fresh.to_secret()).await? {
-                    Some(secret) => {
-                        info!(secret = ours, "authority created");
-                        (secret, fresh)
-                    }
-                    // Another replica was first; its Secret is the one that counts.
-                    None => return Box::pin(self.keep(now, leads)).await,
+        let ours = format!("{}{AUTHORITY_SUFFIX}", self.name);
+        let secret = match self.read(&ours).await? {
+            Some(secret) => secret,
+            None => match self.create(&ours, Bundle::new(now)?.to_secret()).await? {
+                Some(secret) => {
+                    info!(secret = ours, "authority created");
+                    secret
                 }
-            }
+                // Another replica was first; its Secret is the one that counts.
+                None => return Box::pin(self.keep(now, leads)).await,
+            },
         };
+        let mut bundle = Bundle::from_secret(&texts(&secret))?;
         if leads && let Some((renewed, step)) = bundle.renewed(now)? {
             info!(secret = ours, ?step, "certificates renewed");
             self.replace(secret, renewed.to_secret()).await?;

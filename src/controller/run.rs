@@ -21,6 +21,7 @@ use super::metrics::{Exposition, Metrics};
 use super::peer;
 use super::pki;
 use super::pull::{self, Puller, agents, chain};
+use super::reconcile;
 use crate::http;
 
 /// Why the controller ended.
@@ -58,8 +59,8 @@ pub enum Error {
 const ACT_TIMEOUT: Duration = Duration::from_secs(20);
 /// No look at the Lease may hang longer than a fraction of its term.
 const LEASE_TIMEOUT: Duration = Duration::from_secs(4);
-/// Tasks get this long to finish what they began; Kubernetes kills after 30 s.
-const DRAIN: Duration = Duration::from_secs(20);
+/// Tasks get this long to finish what they began; the chart lets Kubernetes kill after 10 s.
+const DRAIN: Duration = Duration::from_secs(8);
 /// Proof that the runtime turns.
 const TURN: Duration = Duration::from_secs(5);
 
@@ -128,7 +129,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         news,
     };
     tasks.spawn("pull", |_| take_then_pull(puller, agents, pods, args));
-    tasks.spawn("act", |stopped| act_on(context, stopped));
+    tasks.spawn("act", |stopped| reconcile::run(context, until(stopped)));
     tasks.spawn("turn", |_| async move {
         loop {
             health.beat("turn", Duration::from_mins(1));
@@ -147,14 +148,6 @@ pub async fn run(args: Args) -> Result<(), Error> {
         () = tokio::time::sleep(DRAIN) => warn!("tasks did not end in time"),
     }
     ended
-}
-
-/// The acting side's place. It gets the shared context and resolves when told to stop.
-async fn act_on(context: Arc<Context>, stopped: watch::Receiver<bool>) {
-    // HOOK: `super::reconcile::run(context, until(stopped))` comes here with the acting side. Until then the controller
-    // observes and exports, whatever the policies say.
-    let _ = context;
-    until(stopped).await;
 }
 
 /// A peer's series first, then everything the agents know.

@@ -2,7 +2,15 @@
 
 mod agent;
 mod agent_driver;
+mod agent_metrics;
 mod agent_usage;
 mod boards;
+mod cleanup;
+mod cluster;
+mod eviction;
+mod fleet;
+mod ledger;
+mod policy;
+mod reconcile;
 mod support;
 mod tidy;

@@ -60,7 +60,7 @@
 
 {{/* What the controller makes at run time. The agents read the first; the second holds the authority's key. */}}
 {{- define "gmo.tlsSecret" -}}{{ include "gmo.fullname" . }}-tls{{- end }}
-{{- define "gmo.authoritySecret" -}}{{ include "gmo.fullname" . }}-tls-ca{{- end }}
+{{- define "gmo.authoritySecret" -}}{{ include "gmo.fullname" . }}-tls-authority{{- end }}
 {{- define "gmo.ledger" -}}{{ include "gmo.fullname" . }}-ledger{{- end }}
 {{- define "gmo.lease" -}}{{ include "gmo.fullname" . }}-controller{{- end }}
 

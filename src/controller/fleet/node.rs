@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gpumem_engine::identity::{ContainerId, DeviceKey, PodUid};
 use gpumem_engine::quantity::Moment;
@@ -12,6 +12,9 @@ use gpumem_engine::usage::Attribution;
 use super::observe::Answers;
 use super::{Cursor, DeviceReport, FORGET, Merged, PodReport, SeriesData, SeriesReport, UsageReport};
 use crate::api::usage::{FORMAT, NvmlState};
+
+/// No agent samples less often; a longer interval in a report is not believed.
+const MAX_INTERVAL_MS: u64 = 60_000;
 
 /// One node as its agent last described it.
 #[derive(Debug)]
@@ -50,8 +53,8 @@ pub(super) struct TenantKey {
 pub(super) struct Tenant {
     pub(super) container_id: ContainerId,
     pub(super) series: Series,
-    /// Since when it holds nothing on this device. It is then no tenant any more, but its past counts if it comes back.
-    pub(super) gone: Option<Moment>,
+    /// It holds nothing on this device: it is no tenant any more, but its past counts if it comes back.
+    pub(super) gone: bool,
 }
 
 impl Node {
@@ -115,41 +118,36 @@ impl Node {
                 None => drop(self.devices.insert(report.device.clone(), Device::new(report))),
             }
         }
-        let mut holding: BTreeSet<(DeviceKey, TenantKey)> = BTreeSet::new();
         for entry in series {
             let SeriesReport { device: key, pod, container, container_id, data } = entry;
             let Some(device) = self.devices.get_mut(&key) else { continue };
-            let tenant = TenantKey { pod, container };
-            merged.points += device.take(tenant.clone(), container_id, data);
-            holding.insert((key, tenant));
+            merged.points += device.take(TenantKey { pod, container }, container_id, data);
         }
-        self.let_go(&reported, &holding);
+        self.let_go(&reported);
     }
 
     /// Notes who holds nothing any more, and forgets what has been silent for too long.
-    fn let_go(&mut self, reported: &BTreeSet<DeviceKey>, holding: &BTreeSet<(DeviceKey, TenantKey)>) {
-        let Self { now, devices, pods, nvml, .. } = self;
+    fn let_go(&mut self, reported: &BTreeSet<DeviceKey>) {
+        let Self { now, devices, pods, nvml, interval_ms, .. } = self;
         let now = *now;
+        let rounding = Duration::from_millis(2 * (*interval_ms).min(MAX_INTERVAL_MS));
         devices.retain(|_, device| now.since(device.report.at) <= FORGET);
         for (key, device) in devices {
             device.answers.clear();
-            // Only a device that was read well proves that a container holds nothing: a failed or partial reading must not
-            // look like a container that went away.
+            // A device that was read well gives every container that holds memory a point, so one without holds nothing.
+            // A failed or partial reading proves nothing: it must not look like a container that went away.
             let proves = matches!(nvml, NvmlState::Up { .. })
                 && reported.contains(key)
                 && device.report.memory.is_some()
                 && device.report.attribution == Attribution::Complete;
-            device.tenants.retain(|tenant_key, tenant| {
-                if holding.contains(&(key.clone(), tenant_key.clone())) {
-                    tenant.gone = None;
-                    return true;
-                }
+            let read_at = device.report.at;
+            device.tenants.retain(|key, tenant| {
+                let Some(latest) = tenant.series.latest() else { return false };
                 if proves {
-                    tenant.gone.get_or_insert(now);
+                    tenant.gone = latest.at + rounding < read_at;
                 }
-                let ends = tenant.gone.is_some() && pods.get(&tenant_key.pod).is_none_or(|pod| pod.terminating);
-                let silent = tenant.series.latest().is_none_or(|latest| now.since(latest.at) > FORGET);
-                !ends && !silent
+                let ends = tenant.gone && pods.get(&key.pod).is_none_or(|pod| pod.terminating);
+                !ends && now.since(latest.at) <= FORGET
             });
         }
         let alive: BTreeSet<&PodUid> =
@@ -197,7 +195,7 @@ impl Device {
 
     /// Takes a container's news; gives how many points were new.
     fn take(&mut self, key: TenantKey, container_id: ContainerId, data: SeriesData) -> u64 {
-        let empty = || Tenant { container_id: container_id.clone(), series: Series::default(), gone: None };
+        let empty = || Tenant { container_id: container_id.clone(), series: Series::default(), gone: false };
         self.tenants.entry(key).or_insert_with(empty).take(container_id.clone(), data)
     }
 }

@@ -113,16 +113,15 @@ impl Node {
         }
         let mut worst: BTreeMap<&TenantKey, Seen<'_>> = BTreeMap::new();
         for (key, device) in &mut self.devices {
-            let wanted = |(tenant_key, tenant): &(&TenantKey, &Tenant)| {
-                tenant.gone.is_none() && chosen.contains_key(&tenant_key.pod)
-            };
+            let wanted =
+                |(tenant_key, tenant): &(&TenantKey, &Tenant)| !tenant.gone && chosen.contains_key(&tenant_key.pod);
             if !device.tenants.iter().any(|entry| wanted(&entry)) {
                 continue;
             }
             device.answer(clock, ask);
             let Device { report, tenants, answers } = &*device;
             let forecasts = answers.to(ask);
-            let living = tenants.iter().filter(|(_, tenant)| tenant.gone.is_none());
+            let living = tenants.iter().filter(|(_, tenant)| !tenant.gone);
             for ((tenant_key, tenant), forecast) in living.zip(forecasts) {
                 let Some((pod, standing)) = chosen.get(&tenant_key.pod) else { continue };
                 let latest = tenant.series.latest();
@@ -205,7 +204,7 @@ impl Device {
             Some(share) => share - ask.headroom,
             None => usable.unwrap_or_default(),
         };
-        let living = self.tenants.values().filter(|tenant| tenant.gone.is_none());
+        let living = self.tenants.values().filter(|tenant| !tenant.gone);
         let asked: Vec<Asked<'_>> = living
             .map(|tenant| Asked { series: &tenant.series, question: Question { capacity, ..ask.question.clone() } })
             .collect();

@@ -164,8 +164,13 @@ impl Families {
         let pod = seen.pod;
         let whose =
             labels(&[("node", node), ("namespace", &pod.namespace), ("pod", &pod.name), ("container", seen.container)]);
-        let slice = seen.device.to_string();
-        let device = labels(&[("gpu", &seen.index.to_string()), ("uuid", &slice)]);
+        // The same labels as the agents' own metrics of a container, so that the two join.
+        let slice = seen.device.mig.map(|mig| mig.gpu_instance.to_string()).unwrap_or_default();
+        let device = labels(&[
+            ("gpu", &seen.index.to_string()),
+            ("uuid", seen.device.gpu.as_str()),
+            ("gpu_instance_id", &slice),
+        ]);
         let all = format!("{whose},{device}");
         let (kind, name) = pod.owner.as_ref().map_or(("", ""), |owner| (&owner.kind, &owner.name));
         let owner = labels(&[("owner_kind", kind), ("owner_name", name)]);

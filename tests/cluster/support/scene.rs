@@ -12,6 +12,7 @@ use gpumem::api::policy::{ActionRecord, GpuMemoryPolicy};
 
 use super::until;
 use super::world::World;
+use crate::story::cast::driver_folder;
 
 /// A leak that fills the 20 GiB it has left in a minute and a half, and begins ten seconds after the start.
 pub const LEAK: &str = "leak:from=58GiB,rate=220MiB/s,start=10s";
@@ -101,7 +102,7 @@ impl<'a> Scene<'a> {
                             "env": [{"name": "GPUMEM_SIM_SOCKET", "value": "/run/gpumem-sim/driver.sock"}],
                             "volumeMounts": [{"name": "driver", "mountPath": "/run/gpumem-sim"}]
                         }],
-                        "volumes": [{"name": "driver", "hostPath": {"path": "/run/gpumem-sim", "type": "Directory"}}]
+                        "volumes": [{"name": "driver", "hostPath": {"path": driver_folder(), "type": "Directory"}}]
                     }
                 }
             }

@@ -1,0 +1,251 @@
+//! The fence: an action is recorded by compare-and-swap in the ledger ConfigMap before it is taken, and closed after.
+//!
+//! Flows in: a decision to evict, and the ledger as it was read for that decision. Flows out: a [`RecordedIntent`], the only
+//! thing `act::evict` takes; only [`record`] makes one. At most one intent is open at any time, of all leaders together:
+//! whoever finds one settles it first ([`settle`]). A ledger that cannot be read is never written over, and no intent can
+//! be recorded in it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gpumem_engine::decision::Evict;
+use gpumem_engine::pacing::Stamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::{ObjectMeta, PostParams};
+
+use super::context::Context;
+use super::now::{Now, rfc3339};
+use crate::api::policy::ActionRecord;
+
+mod ledger;
+mod settle;
+
+pub use ledger::{Intent, Ledger, LedgerDeed, Malformed, PolicyRef, State};
+pub use settle::{Settled, settle};
+
+/// A call is not sent later than this after its intent was recorded.
+pub const SEND_WITHIN: Duration = Duration::from_secs(15);
+/// By now a call that was sent in time has been answered, or never will be: [`SEND_WITHIN`], the client's own 20 s, and
+/// what the API server may go on for after the client hung up.
+const DEADLINE: Duration = Duration::from_mins(1);
+/// Conflicts in a row that are somebody's loop rather than a race.
+const WRITE_TRIES: u32 = 5;
+
+/// What can go wrong with the ledger.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It could not be read.
+    #[error("reading the ledger")]
+    Read(#[source] kube::Error),
+    /// It could not be written.
+    #[error("writing the ledger")]
+    Write(#[source] kube::Error),
+    /// Somebody else wrote it since it was read.
+    #[error("the ledger changed since it was read")]
+    Conflict,
+    /// Its content is not what we write.
+    #[error("the ledger is malformed")]
+    Malformed(#[source] Malformed),
+    /// Another intent is open.
+    #[error("action {id} is not settled yet")]
+    Open {
+        /// Its id.
+        id: String,
+    },
+    /// It holds as much as it may.
+    #[error("the ledger is full: {deeds} pods are still to recover")]
+    Full {
+        /// Deeds in it.
+        deeds: usize,
+    },
+}
+
+impl Error {
+    /// Name for a metric label.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Read(_) => "ledger_read",
+            Self::Write(_) => "ledger_write",
+            Self::Conflict => "ledger_conflict",
+            Self::Malformed(_) => "ledger_malformed",
+            Self::Open { .. } => "ledger_open",
+            Self::Full { .. } => "ledger_full",
+        }
+    }
+}
+
+/// Proof that an intent stands in the ledger. It is used up by the action it permits.
+#[derive(Debug)]
+pub struct RecordedIntent {
+    intent: Intent,
+    policy_generation: i64,
+    fresh_until: Stamp,
+    send_by: Stamp,
+}
+
+impl RecordedIntent {
+    /// What was recorded.
+    pub fn intent(&self) -> &Intent {
+        &self.intent
+    }
+
+    /// Generation of the policy that the decision was made under.
+    pub fn policy_generation(&self) -> i64 {
+        self.policy_generation
+    }
+
+    /// After this the samples behind the decision are too old.
+    pub fn fresh_until(&self) -> Stamp {
+        self.fresh_until
+    }
+
+    /// After this the call may not be sent any more.
+    pub fn send_by(&self) -> Stamp {
+        self.send_by
+    }
+
+    /// Uses it up.
+    pub fn spend(self) -> Intent {
+        self.intent
+    }
+}
+
+/// Reads the ledger. One that does not exist is empty.
+pub async fn read(ctx: &Context) -> Result<Ledger, Error> {
+    let found = api(ctx).get_opt(&ctx.ledger).await.map_err(Error::Read)?;
+    Ok(Ledger::of(found))
+}
+
+/// Records the intent to evict, if the ledger is still the one that was read, and nothing in it is open.
+pub async fn record(
+    ctx: &Context,
+    ledger: Ledger,
+    policy: PolicyRef,
+    policy_generation: i64,
+    evict: &Evict,
+    settle_seconds: u64,
+    now: &Now,
+) -> Result<RecordedIntent, Error> {
+    let created = now.later();
+    let intent = Intent {
+        id: id(created, evict),
+        policy,
+        workload: (&evict.workload).into(),
+        namespace: evict.pod.namespace.clone(),
+        pod: evict.pod.name.clone(),
+        pod_uid: evict.pod.uid.clone(),
+        node: evict.pod.node.clone(),
+        container: evict.container.clone(),
+        device: evict.device.clone(),
+        action: ledger::Action::Evict,
+        reason: super::report::shorten(&evict.reason, 300),
+        holder: ctx.identity.clone(),
+        created: rfc3339(created),
+        deadline: rfc3339(created + DEADLINE),
+        settle_seconds,
+        dry_run: evict.dry_run,
+    };
+    let mut state = ledger.state.clone().map_err(Error::Malformed)?;
+    if let Some(open) = state.intents.first() {
+        return Err(Error::Open { id: open.id.clone() });
+    }
+    if state.is_full() {
+        return Err(Error::Full { deeds: state.deeds.len() });
+    }
+    state.intents.push(intent.clone());
+    write(ctx, &ledger, &state).await?;
+    Ok(RecordedIntent { intent, policy_generation, fresh_until: evict.fresh_until, send_by: created + SEND_WITHIN })
+}
+
+/// How an intent is closed.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Closing {
+    /// It took no pod away.
+    Nothing,
+    /// It took a pod away, or would have; with the record, where that could not be written into the profile.
+    Disrupted {
+        /// See [`LedgerDeed::unrecorded`].
+        unrecorded: Option<ActionRecord>,
+    },
+}
+
+/// Closes an intent. One that is no longer there was closed by somebody else, which is as good.
+pub async fn close(ctx: &Context, intent: &Intent, closing: &Closing, now: &Now) -> Result<(), Error> {
+    change(ctx, now, |state| {
+        let open = state.intents.iter().position(|open| open.id == intent.id)?;
+        let intent = state.intents.remove(open);
+        if let Closing::Disrupted { unrecorded } = closing {
+            state.deeds.push(LedgerDeed::of(&intent, unrecorded.clone()));
+        }
+        Some(())
+    })
+    .await
+}
+
+/// Writes down how deeds stand by now. A deed that is no longer there is left out.
+pub async fn update(ctx: &Context, deeds: &[LedgerDeed], now: &Now) -> Result<(), Error> {
+    change(ctx, now, |state| {
+        let mut changed = None;
+        for deed in &mut state.deeds {
+            if let Some(newer) = deeds.iter().find(|newer| newer.id == deed.id && *newer != deed) {
+                *deed = newer.clone();
+                changed = Some(());
+            }
+        }
+        changed
+    })
+    .await
+}
+
+/// Reads, changes and writes the ledger until nobody came between. `None` from `edit` means that nothing is to be done.
+async fn change(ctx: &Context, now: &Now, edit: impl Fn(&mut State) -> Option<()>) -> Result<(), Error> {
+    for _ in 0..WRITE_TRIES {
+        let ledger = read(ctx).await?;
+        let mut state = ledger.state.clone().map_err(Error::Malformed)?;
+        if edit(&mut state).is_none() {
+            return Ok(());
+        }
+        state.trim(now.later());
+        match write(ctx, &ledger, &state).await {
+            Err(Error::Conflict) => {}
+            other => return other,
+        }
+    }
+    Err(Error::Conflict)
+}
+
+/// Writes `state` over the ledger that was read: a PUT with its resourceVersion, or a POST where there was none. Keys that
+/// are not ours, `pause` among them, stay as they were read.
+async fn write(ctx: &Context, ledger: &Ledger, state: &State) -> Result<(), Error> {
+    let mut object = ledger.object.clone().unwrap_or_else(|| ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(ctx.ledger.clone()),
+            namespace: Some(ctx.namespace.clone()),
+            ..ObjectMeta::default()
+        },
+        ..ConfigMap::default()
+    });
+    state.store(object.data.get_or_insert_with(BTreeMap::new));
+    let api = api(ctx);
+    let written = match &ledger.object {
+        Some(_) => api.replace(&ctx.ledger, &PostParams::default(), &object).await,
+        None => api.create(&PostParams::default(), &object).await,
+    };
+    match written {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 409 => Err(Error::Conflict),
+        Err(error) => Err(Error::Write(error)),
+    }
+}
+
+/// Through the client without retries: a write that is repeated after its answer was lost would meet its own conflict.
+fn api(ctx: &Context) -> Api<ConfigMap> {
+    Api::namespaced(ctx.act.clone(), &ctx.namespace)
+}
+
+/// Unique without chance: one intent at a time is open, and a pod gets one in any second.
+fn id(created: Stamp, evict: &Evict) -> String {
+    let uid: String = evict.pod.uid.as_str().chars().take(13).collect();
+    format!("{:x}-{uid}", created.0)
+}

@@ -1,0 +1,275 @@
+//! From policies and the fleet's reports to [`View`]s: which pods each policy governs, and how they fare under it.
+//!
+//! Flows in: policies, and for each the containers that agents reported in its namespace. Flows out: one [`Observed`] per
+//! policy. A pod that looks at risk is believed only after the API confirmed its UID, node, labels and owner; there is no
+//! watch on pods. Where several policies select a pod, one governs it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpumem_engine::decision::{Hold, PodRef, Standing, View, Workload};
+use gpumem_engine::forecast::{Outlook, Unknown};
+use gpumem_engine::identity::PodUid;
+use gpumem_engine::pacing::{History, WorkloadUid};
+use gpumem_engine::policy::{Mode, Policy, PolicyKey};
+use gpumem_engine::risk::Level;
+
+use super::context::Context;
+use super::fleet::Observation;
+use super::now::Now;
+use super::profile;
+use super::workload::{Chain, check_namespace, count_budgets, read_group};
+use crate::api::convert::{self, Rejection};
+use crate::api::policy::GpuMemoryPolicy;
+use crate::api::usage::PodReport;
+
+mod memory;
+mod target;
+
+pub use memory::Memory;
+
+/// One policy, and the pods it governs.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The object.
+    pub object: Arc<GpuMemoryPolicy>,
+    /// Its name.
+    pub key: PolicyKey,
+    /// What it says, or the field that is wrong.
+    pub policy: Result<Policy, Rejection>,
+    /// The pods it governs.
+    pub views: Vec<View>,
+    /// Every container behind `views`, with its level.
+    pub containers: Vec<(Observation, Level)>,
+    /// Names of policies that govern pods this one selects too, with how many.
+    pub lost_to: BTreeMap<String, usize>,
+    /// Containers whose newest sample is too old.
+    pub stale: usize,
+    /// What is remembered of the workloads that a decision is due about.
+    pub histories: HashMap<WorkloadUid, History>,
+}
+
+/// A pod at risk is read again when the last read is older: long enough to spare the API server, short beside any dwell.
+const CONFIRM_AGE: Duration = Duration::from_secs(10);
+/// What a decision rests on is at most this old; the act reads all of it again.
+const DECIDE_AGE: Duration = Duration::from_secs(3);
+
+/// Observes every policy. `fetch` gives the containers of a policy's namespace that its closure picks, under the policy's
+/// question.
+pub async fn observe(
+    ctx: &Context,
+    memory: &mut Memory,
+    policies: &[Arc<GpuMemoryPolicy>],
+    now: &Now,
+    mut fetch: impl FnMut(&Policy, &dyn Fn(&PodReport) -> bool) -> Vec<Observation>,
+) -> Vec<Observed> {
+    let mut observed = Vec::new();
+    let mut claims = target::Claims::default();
+    for object in policies {
+        let mut one = accept(ctx, object);
+        if let Ok(policy) = &one.policy {
+            let selected = match target::Selection::of(&object.spec.target) {
+                Ok(selection) => {
+                    let found = fetch(policy, &|pod| selection.may_select(pod));
+                    selection.narrow(ctx, memory, now, found).await
+                }
+                Err(rejection) => {
+                    one.policy = Err(rejection);
+                    Vec::new()
+                }
+            };
+            claims.add(object, selected);
+        } else {
+            claims.add(object, Vec::new());
+        }
+        observed.push(one);
+    }
+    let settled = claims.settle(policies);
+    let conflicts: HashSet<PodUid> = ctx.fleet().conflicts().into_iter().map(|(pod, _)| pod).collect();
+    for (one, governed) in observed.iter_mut().zip(settled) {
+        one.lost_to = governed.lost_to;
+        let Ok(policy) = one.policy.clone() else { continue };
+        for (pod, containers) in by_pod(governed.containers) {
+            let tied = governed.tied.get(&pod).cloned();
+            if let Some(first) = containers.first().filter(|_| conflicts.contains(&pod)) {
+                // Several nodes claim it: what the API says settles it, for the next round.
+                let _ = memory.confirmed(ctx, now, &first.node, &first.pod, CONFIRM_AGE).await;
+            }
+            view(ctx, memory, now, &policy, one, containers, tied).await;
+        }
+    }
+    let keys: Vec<PolicyKey> = observed.iter().map(|one| one.key.clone()).collect();
+    memory.forget_gone(now, &keys);
+    observed
+}
+
+fn accept(ctx: &Context, object: &Arc<GpuMemoryPolicy>) -> Observed {
+    let key = key_of(object);
+    Observed {
+        policy: convert::policy(key.clone(), &object.spec, ctx.max_mode),
+        object: Arc::clone(object),
+        key,
+        views: Vec::new(),
+        containers: Vec::new(),
+        lost_to: BTreeMap::new(),
+        stale: 0,
+        histories: HashMap::new(),
+    }
+}
+
+/// Namespace and name of a policy.
+pub fn key_of(object: &GpuMemoryPolicy) -> PolicyKey {
+    PolicyKey {
+        namespace: object.metadata.namespace.clone().unwrap_or_default(),
+        name: object.metadata.name.clone().unwrap_or_default(),
+    }
+}
+
+fn by_pod(containers: Vec<Observation>) -> BTreeMap<PodUid, Vec<Observation>> {
+    let mut pods = BTreeMap::<PodUid, Vec<Observation>>::new();
+    for observation in containers {
+        pods.entry(observation.pod.uid.clone()).or_default().push(observation);
+    }
+    pods
+}
+
+/// Adds the view of one pod: its worst container stands for it.
+async fn view(
+    ctx: &Context,
+    memory: &mut Memory,
+    now: &Now,
+    policy: &Policy,
+    one: &mut Observed,
+    containers: Vec<Observation>,
+    tied: Option<String>,
+) {
+    let mut levels: Vec<(Observation, Level)> = containers
+        .into_iter()
+        .map(|observation| {
+            let level = memory.level(now, policy, &observation, &observation.forecast);
+            (observation, level)
+        })
+        .collect();
+    if levels.iter().any(|(observation, _)| observation.pod.terminating) {
+        // It ends by itself; what it held is on its way back.
+        return;
+    }
+    one.stale += levels.iter().filter(|(observation, _)| is_stale(policy, observation)).count();
+    let worst = levels.iter().max_by(|(a, a_level), (b, b_level)| {
+        (*a_level, probability(a)).partial_cmp(&(*b_level, probability(b))).unwrap_or(std::cmp::Ordering::Equal)
+    });
+    let Some((worst, level)) = worst.cloned() else { return };
+    let (mut worst, mut level) = (worst, level);
+    let chain = memory.chain(ctx, now, &worst.pod).await;
+    let workload = chain.top().cloned().unwrap_or_else(|| pod_as_workload(&worst.pod));
+    let mut standing = Err(Hold::ModeObserve);
+    if level >= Level::Elevated {
+        if let Err(why) = memory.confirmed(ctx, now, &worst.node, &worst.pod, CONFIRM_AGE).await {
+            // What the API does not confirm is no knowledge: neither a risk nor its absence.
+            level = Level::Unknown;
+            worst.forecast.outlook = Outlook::Unknown { why: Unknown::NoData };
+            worst.forecast.reason = why.to_string();
+            for (_, level) in &mut levels {
+                *level = Level::Unknown;
+            }
+        }
+        let wants_action = level == Level::High && policy.actions.evict && policy.mode > Mode::Observe;
+        if wants_action {
+            standing = match tied {
+                Some(with) => Err(Hold::Tied { with }),
+                None => stand(ctx, memory, now, policy, one, &worst, &chain).await,
+            };
+        }
+    }
+    let uid = worst.pod.uid.clone();
+    one.views.push(View {
+        pod: PodRef {
+            namespace: worst.pod.namespace.clone(),
+            name: worst.pod.name.clone(),
+            uid: uid.clone(),
+            node: worst.node.clone(),
+        },
+        workload,
+        container: worst.container.clone(),
+        device: worst.device.clone(),
+        used: worst.used,
+        level,
+        forecast: worst.forecast.clone(),
+        sample_age: worst.sample_age,
+        standing,
+        notified: memory.notified.get(&(policy.key.clone(), uid)).copied(),
+    });
+    one.containers.extend(levels);
+}
+
+/// Whether a pod may be acted on, read from the API at most [`DECIDE_AGE`] ago.
+async fn stand(
+    ctx: &Context,
+    memory: &mut Memory,
+    now: &Now,
+    policy: &Policy,
+    one: &mut Observed,
+    worst: &Observation,
+    chain: &Chain,
+) -> Result<Standing, Hold> {
+    let key = (policy.key.clone(), worst.pod.uid.clone());
+    let known = memory.candidates.get(&key).filter(|(at, _)| now.stamp.since(*at) < DECIDE_AGE);
+    let looked = if let Some((_, looked)) = known {
+        looked.clone()
+    } else {
+        let looked = look(ctx, memory, now, policy, worst, chain).await;
+        memory.candidates.insert(key, (now.stamp, looked.clone()));
+        looked
+    };
+    let (standing, history) = looked?;
+    if let Some(top) = chain.top() {
+        one.histories.insert(top.uid.clone(), history);
+    }
+    Ok(standing)
+}
+
+async fn look(
+    ctx: &Context,
+    memory: &mut Memory,
+    now: &Now,
+    policy: &Policy,
+    worst: &Observation,
+    chain: &Chain,
+) -> Result<(Standing, History), Hold> {
+    let namespace = &worst.pod.namespace;
+    let facts = memory.confirmed(ctx, now, &worst.node, &worst.pod, DECIDE_AGE).await?;
+    facts.check(&policy.disruption.protect)?;
+    chain.standing.clone()?;
+    check_namespace(&ctx.read, namespace).await?;
+    let Some(top) = chain.top() else { return Err(Hold::OwnerUnknown { why: "it has none".to_owned() }) };
+    let group = read_group(&ctx.read, namespace, top).await?;
+    let mut group = group.ok_or_else(|| Hold::OwnerUnknown { why: format!("{} {} is gone", top.kind, top.name) })?;
+    group.budgets =
+        count_budgets(&ctx.read, namespace, &facts.labels).await.map_err(super::workload::Error::into_hold)?;
+    let history = profile::read(&ctx.read, namespace, top)
+        .await
+        .map_err(|error| Hold::LedgerUnreadable { why: error.to_string() })?;
+    Ok((Standing { group, ready: facts.ready }, history))
+}
+
+fn is_stale(policy: &Policy, observation: &Observation) -> bool {
+    observation.sample_age > policy.prediction.max_sample_age
+        || matches!(observation.forecast.outlook, Outlook::Unknown { why: Unknown::Stale | Unknown::NoData })
+}
+
+fn probability(observation: &Observation) -> f64 {
+    match observation.forecast.outlook {
+        Outlook::Known { probability, .. } => probability,
+        Outlook::Unknown { .. } => -1.0,
+    }
+}
+
+fn pod_as_workload(pod: &PodReport) -> Workload {
+    Workload {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        name: pod.name.clone(),
+        uid: WorkloadUid(pod.uid.as_str().to_owned()),
+    }
+}

@@ -1,0 +1,117 @@
+//! The acting loop, all of it: observe, decide, act, report; at most once a second, woken by news.
+//!
+//! Flows in: policies through one watch, and the fleet's reports. Flows out: at most one action a round, and what became of
+//! it. Only the leader does anything here. Nothing is kept between rounds that a restart cannot rebuild, but for dwell
+//! times, which start anew: a restart delays and never hastens.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use gpumem_engine::decision::decide;
+use gpumem_engine::policy::Policy;
+use kube::Api;
+use kube::runtime::events::Recorder;
+use kube::runtime::{WatchStreamExt as _, reflector, watcher};
+use tracing::{info, warn};
+
+use super::context::Context;
+use super::fleet::Observation;
+use super::now::Now;
+use super::observe::{Memory, observe};
+use super::report;
+use crate::api::policy::GpuMemoryPolicy;
+use crate::api::usage::PodReport;
+
+mod deeds;
+
+pub use deeds::Done;
+
+/// Rounds are at least this far apart: samples come once a second.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Without news a round still comes, for what ages by itself.
+const IDLE: Duration = Duration::from_secs(5);
+/// A round that takes longer than this is stuck.
+const STUCK: Duration = Duration::from_mins(3);
+/// A watch that fails for longer than this shows us policies of long ago.
+const BLIND: Duration = Duration::from_mins(10);
+
+/// Runs until `shutdown`. A round under way is finished first, so that no action is left without its outcome.
+pub async fn run(ctx: Arc<Context>, shutdown: impl Future<Output = ()>) {
+    let (store, writer) = reflector::store::<GpuMemoryPolicy>();
+    let watch = watcher(Api::<GpuMemoryPolicy>::all(ctx.read.clone()), watcher::Config::default());
+    let mut watch = watch.default_backoff().reflect(writer).boxed();
+    let (mut memory, recorder) = (Memory::new(Instant::now()), report::recorder(&ctx));
+    let (mut news, mut failing_since) = (ctx.news.clone(), None);
+    let (mut due, mut woken, mut was_leading) = (tokio::time::Instant::now() + PAUSE, false, false);
+    tokio::pin!(shutdown);
+    loop {
+        let wake = async {
+            if !woken {
+                let _ = tokio::time::timeout(IDLE, news.changed()).await;
+                // Kept outside, or an event of the watch during the sleep would make us forget the news.
+                woken = true;
+            }
+            tokio::time::sleep_until(due).await;
+        };
+        tokio::select! {
+            () = &mut shutdown => break,
+            event = watch.next() => {
+                match event {
+                    Some(Ok(_)) => (failing_since, woken) = (None, true),
+                    Some(Err(error)) => {
+                        warn!(%error, "watch of policies failed, trying again");
+                        failing_since.get_or_insert_with(Instant::now);
+                    }
+                    None => break,
+                }
+                continue;
+            }
+            () = wake => {}
+        }
+        if failing_since.is_none_or(|since| since.elapsed() < BLIND) {
+            ctx.health.beat("reconcile", STUCK);
+        }
+        (due, woken) = (tokio::time::Instant::now() + PAUSE, false);
+        let leads = ctx.leadership.borrow().is_leader;
+        if leads != was_leading {
+            info!(leads, "leadership changed");
+            (memory, was_leading) = (Memory::new(Instant::now()), leads);
+        }
+        if leads {
+            let (policies, now) = (store.state(), Now::read());
+            let fetch = |policy: &Policy, select: &dyn Fn(&PodReport) -> bool| {
+                ctx.fleet().observe(now.instant, &policy.key.namespace, select, policy)
+            };
+            round(&ctx, &mut memory, &recorder, &policies, &now, fetch).await;
+        }
+    }
+    ctx.health.retire("reconcile");
+}
+
+/// One round: observe, decide, act, report.
+pub async fn round(
+    ctx: &Context,
+    memory: &mut Memory,
+    recorder: &Recorder,
+    policies: &[Arc<GpuMemoryPolicy>],
+    now: &Now,
+    fetch: impl FnMut(&Policy, &dyn Fn(&PodReport) -> bool) -> Vec<Observation>,
+) {
+    if !ctx.leadership.borrow().is_leader {
+        return;
+    }
+    let (ledger, mut done) = deeds::take_stock(ctx, policies, now).await;
+    deeds::look_after(ctx, memory, &ledger, now).await;
+    let observed = observe(ctx, memory, policies, now, fetch).await;
+    let deeds = deeds::gather(ctx, &ledger, &observed, now);
+    let decisions: Vec<_> = observed
+        .iter()
+        .map(|one| match &one.policy {
+            Ok(policy) => decide(now.stamp, policy, &one.views, &deeds),
+            Err(_) => Vec::new(),
+        })
+        .collect();
+    done.extend(deeds::carry_out(ctx, memory, ledger, &observed, &decisions, now).await);
+    report::report(ctx, memory, recorder, &observed, &decisions, &done, &deeds.brake, now).await;
+}

@@ -1,0 +1,142 @@
+//! Tells people: the policy's status, Events on pod and policy, and metrics.
+//!
+//! Flows in: what was observed, decided and done. Flows out: writes, and only where something changed: numbers are rounded,
+//! texts that move each second are written with the next real change. What cannot be written is logged and tried again in
+//! the next round; nothing that was decided depends on it.
+
+use std::time::Duration;
+
+use gpumem_engine::decision::Decision;
+use gpumem_engine::pacing::Brake;
+use gpumem_engine::policy::{Mode, PolicyKey};
+use gpumem_engine::risk::Level;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::events::Recorder;
+use serde_json::json;
+use tracing::warn;
+
+use super::context::Context;
+use super::metrics::{Assessed, RiskLevel};
+use super::now::Now;
+use super::observe::{Memory, Observed};
+use super::reconcile::Done;
+use crate::api::names::{FIELD_MANAGER, GROUP, VERSION};
+use crate::api::policy::{GpuMemoryPolicy, GpuMemoryPolicyStatus};
+
+mod condition;
+mod event;
+mod status;
+
+pub use event::recorder;
+pub use status::coarse;
+
+/// Changes that only move a number are written at most this often.
+const BETWEEN_MINOR: Duration = Duration::from_secs(10);
+
+/// Reports one round.
+#[allow(clippy::too_many_arguments)] // One argument for each arrow that ends here.
+pub async fn report(
+    ctx: &Context,
+    memory: &mut Memory,
+    recorder: &Recorder,
+    observed: &[Observed],
+    decisions: &[Vec<Decision>],
+    done: &[Done],
+    brake: &Brake,
+    now: &Now,
+) {
+    for (one, decisions) in observed.iter().zip(decisions) {
+        let own: Vec<&Done> = done.iter().filter(|done| done.intent.policy.key() == one.key).collect();
+        assess(ctx, one);
+        count_holds(ctx, memory, one, decisions);
+        for decision in decisions {
+            if let Decision::Notify(notify) = decision {
+                event::notify(recorder, &one.object, notify).await;
+                memory.notified.insert((one.key.clone(), notify.pod.uid.clone()), now.stamp);
+                ctx.metrics.action(&one.key, "Notify", "Succeeded", mode(one));
+            }
+        }
+        for done in &own {
+            event::tell(recorder, &one.object, done).await;
+        }
+        let written = memory.written.get(&one.key);
+        let previous =
+            written.map(|(_, status)| status.clone()).or_else(|| one.object.status.clone()).unwrap_or_default();
+        let next = status::build(now.stamp, one, decisions, &own, brake, &previous);
+        let is_due = match status::difference(&previous, &next) {
+            status::Difference::None => false,
+            status::Difference::Minor => written.is_none_or(|(at, _)| now.stamp.since(*at) >= BETWEEN_MINOR),
+            status::Difference::Major => true,
+        };
+        if is_due && write(ctx, &one.key, &next).await {
+            memory.written.insert(one.key.clone(), (now.stamp, next));
+        }
+    }
+}
+
+fn mode(one: &Observed) -> Mode {
+    one.policy.as_ref().map_or(Mode::Observe, |policy| policy.mode)
+}
+
+async fn write(ctx: &Context, key: &PolicyKey, status: &GpuMemoryPolicyStatus) -> bool {
+    let api: Api<GpuMemoryPolicy> = Api::namespaced(ctx.act.clone(), &key.namespace);
+    let patch = json!({
+        "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "GpuMemoryPolicy",
+        "metadata": {"name": key.name}, "status": status
+    });
+    match api.patch_status(&key.name, &PatchParams::apply(FIELD_MANAGER), &Patch::Apply(&patch)).await {
+        Ok(_) => true,
+        // An apply would create a policy that was deleted meanwhile; on the status subresource it is a 404.
+        Err(kube::Error::Api(status)) if status.code == 404 => false,
+        Err(error) => {
+            warn!(namespace = key.namespace, policy = key.name, %error, "status not written, trying again");
+            false
+        }
+    }
+}
+
+fn assess(ctx: &Context, one: &Observed) {
+    let horizon = one.policy.as_ref().map_or(Duration::ZERO, |policy| policy.prediction.horizon);
+    let assessed = one.containers.iter().map(|(observation, level)| {
+        let critical = status::median(&observation.forecast).is_some_and(|median| median * 5 <= horizon);
+        Assessed {
+            pod: observation.pod.uid.clone(),
+            container: observation.container.clone(),
+            forecast: observation.forecast.clone(),
+            level: match level {
+                Level::Unknown => None,
+                Level::Low => Some(RiskLevel::Low),
+                Level::Elevated => Some(RiskLevel::Elevated),
+                Level::High if critical => Some(RiskLevel::Critical),
+                Level::High => Some(RiskLevel::High),
+            },
+        }
+    });
+    ctx.metrics.assess(&one.key, assessed.collect());
+}
+
+/// Counts a hold when it begins or its reason changes, not once a second.
+fn count_holds(ctx: &Context, memory: &mut Memory, one: &Observed, decisions: &[Decision]) {
+    let mut held = Vec::new();
+    for decision in decisions {
+        if let Decision::Hold { pod, why, .. } = decision {
+            let key = (one.key.clone(), pod.uid.clone());
+            if memory.held.insert(key.clone(), why.reason()) != Some(why.reason()) {
+                ctx.metrics.decision_blocked(why.reason());
+            }
+            held.push(key);
+        }
+    }
+    memory.held.retain(|key, _| key.0 != one.key || held.contains(key));
+}
+
+/// At most `max` characters, with a mark where something was cut.
+pub fn shorten(text: &str, max: usize) -> String {
+    if text.chars().count() <= max {
+        return text.to_owned();
+    }
+    let mut short: String = text.chars().take(max.saturating_sub(1)).collect();
+    short.push('…');
+    short
+}

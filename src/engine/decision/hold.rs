@@ -1,0 +1,339 @@
+//! Why nothing was done: a closed set, each with a name for conditions and a sentence for people.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::pacing::{Refusal, Stamp};
+
+/// What stands in the way of an action.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// The policy, or the administrator's maximum, is Observe.
+    ModeObserve,
+    /// The policy is paused.
+    PolicyPaused {
+        /// Its first reason.
+        why: String,
+    },
+    /// All actions of the cluster are paused.
+    BrakePaused {
+        /// The reason given.
+        why: String,
+    },
+    /// The record of past actions cannot be read, so no action may be added to it.
+    LedgerUnreadable {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// An earlier action has to be settled first.
+    Unsettled {
+        /// Its id.
+        id: String,
+    },
+    /// This controller began to lead a short while ago.
+    JustStarted {
+        /// When this ends.
+        until: Stamp,
+    },
+    /// Another policy of the same precedence and age claims the pod.
+    Tied {
+        /// The other policy.
+        with: String,
+    },
+    /// The pod's owner opted out.
+    OptedOut {
+        /// Where, and with which value.
+        place: String,
+    },
+    /// The pod is of a kind that is never acted on.
+    Protected(Protected),
+    /// The pod's owner is of a kind that is not acted on.
+    UnsupportedOwner {
+        /// Its kind.
+        kind: String,
+    },
+    /// The pod's owners could not be established.
+    OwnerUnknown {
+        /// Why.
+        why: String,
+    },
+    /// The pod could not be read, or is not the one that was reported.
+    PodUnverified {
+        /// Why.
+        why: String,
+    },
+    /// The pod is ending already.
+    PodTerminating,
+    /// The pod does not run.
+    PodNotRunning {
+        /// Its phase.
+        phase: String,
+    },
+    /// The newest sample is too old.
+    StaleData {
+        /// Its age.
+        age: Duration,
+    },
+    /// The risk was high, but is below the act level now.
+    RiskEasing,
+    /// A rollout of the workload is in progress.
+    RolloutInProgress,
+    /// The last action on this workload is not over.
+    InFlight,
+    /// The workload is not whole again since the last action.
+    ReplacementNotReady {
+        /// Ready pods.
+        ready: u32,
+        /// Pods it should have.
+        desired: u32,
+    },
+    /// The workload rests after the last action.
+    Cooldown {
+        /// When this ends.
+        until: Stamp,
+    },
+    /// The last call was refused or came to nothing.
+    BackOff {
+        /// When the next may be.
+        until: Stamp,
+        /// What the API refused it for, if it did.
+        refusal: Option<Refusal>,
+    },
+    /// Enough was tried on this workload within a day.
+    AttemptsExhausted {
+        /// How often.
+        attempts: u32,
+    },
+    /// A neighbour on the same device is being removed; that may be enough.
+    DeviceBeingRelieved,
+    /// The policy has as many pods in disruption as it may.
+    ConcurrentBudget {
+        /// How many.
+        max: u32,
+    },
+    /// The policy disrupted as many pods within an hour as it may.
+    HourlyBudget {
+        /// How many.
+        max: u32,
+    },
+    /// Too few Ready pods would remain.
+    MinAvailable {
+        /// How many would.
+        remaining: u32,
+        /// How many must.
+        min: u32,
+    },
+    /// No PodDisruptionBudget covers the pod, and the policy wants one.
+    NoBudget,
+    /// Several PodDisruptionBudgets cover the pod: the Eviction API refuses such pods.
+    SeveralBudgets {
+        /// How many.
+        budgets: u32,
+    },
+    /// What the decision was based on changed before the call.
+    Changed {
+        /// What changed.
+        what: String,
+    },
+}
+
+/// A kind of pod that is never acted on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protected {
+    /// Of a system priority class, or in kube-system.
+    System,
+    /// Of a DaemonSet.
+    DaemonSet,
+    /// Static: the kubelet's own, only mirrored in the API.
+    Static,
+    /// Without a controller that would replace it.
+    Bare,
+}
+
+impl Hold {
+    /// Name for a condition's reason, an Event or a metric label.
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::ModeObserve => "ModeObserve",
+            Self::PolicyPaused { .. } => "Paused",
+            Self::BrakePaused { .. } => "PausedByAdministrator",
+            Self::LedgerUnreadable { .. } => "LedgerUnreadable",
+            Self::Unsettled { .. } => "EarlierActionUnsettled",
+            Self::JustStarted { .. } => "JustStarted",
+            Self::Tied { .. } => "PoliciesTied",
+            Self::OptedOut { .. } => "OptedOut",
+            Self::Protected(Protected::System) => "ProtectedSystemPod",
+            Self::Protected(Protected::DaemonSet) => "ProtectedDaemonSet",
+            Self::Protected(Protected::Static) => "ProtectedStaticPod",
+            Self::Protected(Protected::Bare) => "ProtectedBarePod",
+            Self::UnsupportedOwner { .. } => "UnsupportedOwner",
+            Self::OwnerUnknown { .. } => "OwnerUnknown",
+            Self::PodUnverified { .. } => "PodUnverified",
+            Self::PodTerminating => "PodTerminating",
+            Self::PodNotRunning { .. } => "PodNotRunning",
+            Self::StaleData { .. } => "SamplesStale",
+            Self::RiskEasing => "RiskEasing",
+            Self::RolloutInProgress => "RolloutInProgress",
+            Self::InFlight => "ActionInFlight",
+            Self::ReplacementNotReady { .. } => "ReplacementNotReady",
+            Self::Cooldown { .. } => "Cooldown",
+            Self::BackOff { refusal: Some(refusal), .. } => refusal.reason(),
+            Self::BackOff { refusal: None, .. } => "BackOff",
+            Self::AttemptsExhausted { .. } => "AttemptsExhausted",
+            Self::DeviceBeingRelieved => "DeviceBeingRelieved",
+            Self::ConcurrentBudget { .. } => "ConcurrentBudgetExhausted",
+            Self::HourlyBudget { .. } => "HourlyBudgetExhausted",
+            Self::MinAvailable { .. } => "MinAvailable",
+            Self::NoBudget => "NoBudget",
+            Self::SeveralBudgets { .. } => "SeveralBudgets",
+            Self::Changed { .. } => "ChangedBeforeCall",
+        }
+    }
+}
+
+impl fmt::Display for Hold {
+    /// What stands in the way and what would change it. No moment that moves each second appears here, so that a status
+    /// is not written each second.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ModeObserve => f.write_str(
+                "mode is Observe here or by the administrator's maximum: nothing is done until it is DryRun or Enforce",
+            ),
+            Self::PolicyPaused { why } => {
+                write!(f, "the policy is paused ({why}): remove that entry of spec.paused.reasons to go on")
+            }
+            Self::BrakePaused { why } => {
+                write!(f, "all actions in this cluster are paused ({why}): `kubectl gpumem resume` ends it")
+            }
+            Self::LedgerUnreadable { why } => write!(
+                f,
+                "the record of past actions cannot be used ({why}), so none is added: repair or delete the ledger ConfigMap"
+            ),
+            Self::Unsettled { id } => {
+                write!(f, "action {id} was begun and its outcome is not known yet; no other is begun before that")
+            }
+            Self::JustStarted { .. } => f.write_str(
+                "this controller began to lead a short while ago and waits clear.forSeconds before its first action",
+            ),
+            Self::Tied { with } => write!(
+                f,
+                "policy {with} selects the same pod with the same precedence and age, so neither acts: give one of them a higher precedence"
+            ),
+            Self::OptedOut { place } => write!(f, "its owner opted out: {place}"),
+            Self::Protected(Protected::System) => f.write_str("system pods are never acted on"),
+            Self::Protected(Protected::DaemonSet) => {
+                f.write_str("a DaemonSet would put the same pod back on the same node")
+            }
+            Self::Protected(Protected::Static) => f.write_str("the kubelet owns this pod; the API cannot remove it"),
+            Self::Protected(Protected::Bare) => {
+                f.write_str("no controller would replace this pod: it would be lost for good")
+            }
+            Self::UnsupportedOwner { kind } => {
+                write!(f, "pods of kind {kind} are observed only; pods of Deployments and StatefulSets are acted on")
+            }
+            Self::OwnerUnknown { why } => write!(f, "its owner is not established ({why}), so it is observed only"),
+            Self::PodUnverified { why } => write!(f, "the API does not confirm the pod that was reported: {why}"),
+            Self::PodTerminating => f.write_str("the pod is ending already"),
+            Self::PodNotRunning { phase } => {
+                write!(f, "the pod is {phase}: the Eviction API would skip its PodDisruptionBudget")
+            }
+            Self::StaleData { .. } => {
+                f.write_str("its newest sample is older than maxSampleAgeSeconds: look at the agent of its node")
+            }
+            Self::RiskEasing => f.write_str("its probability fell below the act level; nothing is done while it eases"),
+            Self::RolloutInProgress => f.write_str("a rollout of the workload is in progress; this waits for its end"),
+            Self::InFlight => f.write_str("the last action on this workload is not over: one at a time"),
+            Self::ReplacementNotReady { ready, desired } => write!(
+                f,
+                "{ready} of {desired} pods are Ready since the last action; the next waits until all are, for a while"
+            ),
+            Self::Cooldown { until } => write!(
+                f,
+                "the workload rests after the last action until {} (spec.disruption.cooldownSeconds, doubled with each)",
+                Utc(*until)
+            ),
+            Self::BackOff { until, refusal } => {
+                let why = match refusal {
+                    Some(Refusal::BlockedByBudget) => {
+                        "the pod's PodDisruptionBudget allows no disruption now: bring its workload to full strength or relax the budget"
+                    }
+                    Some(Refusal::BudgetNotObserved) => "the pod's PodDisruptionBudget is being processed",
+                    Some(Refusal::SeveralBudgets) => "several PodDisruptionBudgets select the pod: leave one",
+                    Some(Refusal::BudgetInvalid) => {
+                        "the pod's PodDisruptionBudget is in a broken state: look at its status, or create it anew"
+                    }
+                    Some(Refusal::Throttled) => "the API server sheds load",
+                    Some(Refusal::NotPermitted) => {
+                        "the operator may not evict pods here: grant its ServiceAccount create on pods/eviction"
+                    }
+                    Some(Refusal::Rejected) => "the API server rejected the last call: see its Event",
+                    None => "the last call came to nothing, as the pod had changed",
+                };
+                write!(f, "{why}; the next call may be made at {}", Utc(*until))
+            }
+            Self::AttemptsExhausted { attempts } => write!(
+                f,
+                "{attempts} actions within 24 hours did not help this workload; it needs a person: a smaller batch, a larger device, or a fix of the leak"
+            ),
+            Self::DeviceBeingRelieved => {
+                f.write_str("another pod on the same device is being removed, which may be enough")
+            }
+            Self::ConcurrentBudget { max } => write!(
+                f,
+                "spec.disruption.maxConcurrent ({max}) pods of this policy are in disruption until their replacements are Ready"
+            ),
+            Self::HourlyBudget { max } => write!(
+                f,
+                "spec.disruption.maxPerHour ({max}) is used up; the next is possible when the oldest is an hour old"
+            ),
+            Self::MinAvailable { remaining, min } => {
+                write!(f, "{remaining} Ready pods would remain, spec.disruption.minAvailable is {min}")
+            }
+            Self::NoBudget => f.write_str(
+                "no PodDisruptionBudget selects the pod: add one, or set spec.disruption.requireBudget to false",
+            ),
+            Self::SeveralBudgets { budgets } => write!(
+                f,
+                "{budgets} PodDisruptionBudgets select the pod and the Eviction API refuses such pods: leave one"
+            ),
+            Self::Changed { what } => write!(f, "just before the call: {what}"),
+        }
+    }
+}
+
+/// A stamp as people read it, without a library: `2026-11-29T03:04Z`.
+struct Utc(Stamp);
+
+impl fmt::Display for Utc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (days, second) = (self.0.0.div_euclid(86_400), self.0.0.rem_euclid(86_400));
+        // Days since 1970 to a date of the Gregorian calendar, counted in eras of 400 years that begin in March.
+        let shifted = days + 719_468;
+        let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+        let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let month_from_march = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+        let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+        let year = era * 400 + year_of_era + i64::from(month <= 2);
+        write!(f, "{year:04}-{month:02}-{day:02}T{:02}:{:02}Z", second / 3600, second % 3600 / 60)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_read_as_dates() {
+        for (second, text) in [
+            (0, "1970-01-01T00:00Z"),
+            (951_782_399, "2000-02-28T23:59Z"),
+            (951_782_400, "2000-02-29T00:00Z"),
+            (1_795_978_860, "2026-11-29T19:01Z"),
+            (4_107_542_399, "2100-02-28T23:59Z"),
+        ] {
+            assert_eq!(Utc(Stamp(second)).to_string(), text);
+        }
+    }
+}
