@@ -62,7 +62,7 @@ pub mod metric {
     pub const CONTAINER_CACHED: &str = "gpumem_container_allocator_reserved_bytes";
     /// GPU out-of-memory failures seen; labels `namespace`, `pod`, `container`. A series begins with its first failure, at 1.
     pub const CONTAINER_OOMS: &str = "gpumem_container_oom_events_total";
-    /// Always 1; labels `namespace`, `pod`, `workload_kind`, `workload` (the top owner) and `policy` (empty where none applies).
+    /// Always 1; labels `node`, `namespace`, `pod`, `container`, `owner_kind`, `owner_name` (the pod's controller; empty without one).
     pub const WORKLOAD_INFO: &str = "gpumem_workload_info";
     /// Actions of policies. `outcome` as in the policy's `status.recentActions`: `Succeeded`, `Failed`, `Blocked`, …
     pub const POLICY_ACTIONS: &str = "gpumem_policy_actions_total";
@@ -92,18 +92,24 @@ pub mod metric {
     pub const AGENT_BUILD_INFO: &str = "gpumem_agent_build_info";
     /// 1 on the replica that acts, 0 on the others.
     pub const CONTROLLER_LEADER: &str = "gpumem_controller_leader";
-    /// Agents by `state`: `Fresh`, `Stale` or `Unreachable`. Every replica pulls every agent.
+    /// Agents that a replica pulls.
     pub const CONTROLLER_AGENTS: &str = "gpumem_controller_agents";
+    /// Age of the report of the node that was heard least recently.
+    pub const CONTROLLER_OLDEST_REPORT: &str = "gpumem_controller_oldest_report_seconds";
     /// Histogram of the seconds one pull of one agent took.
-    pub const CONTROLLER_PULL_DURATION: &str = "gpumem_controller_pull_duration_seconds";
-    /// Pulls that failed; label `reason`.
-    pub const CONTROLLER_PULL_FAILURES: &str = "gpumem_controller_pull_failures_total";
-    /// Series a replica keeps.
-    pub const CONTROLLER_SERIES: &str = "gpumem_controller_series";
+    pub const CONTROLLER_PULL_SECONDS: &str = "gpumem_controller_pull_seconds";
+    /// Pulls by `outcome`: `ok`, or why not.
+    pub const CONTROLLER_PULLS: &str = "gpumem_controller_pulls_total";
+    /// What a replica holds; label `what`: nodes, devices, pods, series, conflicts.
+    pub const CONTROLLER_HELD: &str = "gpumem_controller_held";
+    /// Parts of agents' reports that were left out; label `kind`.
+    pub const CONTROLLER_DROPPED: &str = "gpumem_controller_dropped_total";
+    /// Errors of the controller's own parts; labels `part`, `kind`.
+    pub const CONTROLLER_ERRORS: &str = "gpumem_controller_errors_total";
     /// When the certificate between controller and agents ends, in Unix time.
     pub const CONTROLLER_CERTIFICATE_EXPIRY: &str = "gpumem_controller_certificate_expiry_timestamp_seconds";
     /// Version of a controller; label `version`.
-    pub const CONTROLLER_BUILD_INFO: &str = "gpumem_controller_build_info";
+    pub const CONTROLLER_BUILD_INFO: &str = "gpumem_build_info";
     /// 1 where the driver is simulated.
     pub const SIMULATED: &str = "gpumem_simulated";
 }

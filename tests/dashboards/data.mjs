@@ -32,7 +32,7 @@ const pods = [
     shape: (t) => 88 + 9 * Math.sin(t / 700), noise: 2, growth: 0, allocator: 0.9 },
   ...[0, 1].map((i) => ({ ns: "search", kind: "Deployment", workload: "vllm-chat", pod: `vllm-chat-6c9f7d5b8-${["4vwzs", "k8tqn"][i]}`, policy: "", node: 1, gpu: i,
     shape: () => (i ? 96 : 129.7), noise: 0, growth: 0 })),
-  { ns: "search", kind: "Deployment", workload: "embedder", pod: "embedder-7d4b9c-zz5rl", policy: "serving", node: 1, gpu: 1,
+  { ns: "search", kind: "Deployment", workload: "embedder", pod: "embedder-7d4b9c6f5-zz5rl", policy: "serving", node: 1, gpu: 1,
     shape: (t) => 14 + 12 * (1 + t / (26 * 3600)), noise: 0.2, growth: 12 / 26 },
   { ns: "research", kind: "StatefulSet", workload: "notebook-alice", pod: "notebook-alice-0", policy: "", node: 2, gpu: 0,
     shape: (t) => (Math.sin(t / 9000) > 0 ? 11 : 3.5), noise: 0.3, growth: 0 },
@@ -59,6 +59,8 @@ const agent = (n) => ({ namespace: "gpumem-system", pod: `gpumem-agent-${nodes[n
 const replicas = ["7f9c4-2jxkw", "7f9c4-tn6dq"].map((pod, i) => ({ namespace: "gpumem-system", pod: `gpumem-controller-${pod}`, container: "controller", endpoint: "metrics", job: "gpumem-system/gpumem-controller", instance: `10.0.1.${i + 1}:9401` }));
 const uuid = (n, g) => `GPU-${(0xa000 + n * 16 + (nodes[n].gpus[g].mig ? 0 : g)).toString(16)}4c1e-9d0b-4f7a-8e21-5b6c7d8e9f00`;
 const device = (n, g) => ({ node: nodes[n].name, gpu: String(nodes[n].gpus[g].mig ? 0 : g > 1 ? 1 : g), uuid: uuid(n, g), gpu_instance_id: nodes[n].gpus[g].mig ?? "" });
+// How the controller names a device: a MIG slice in the uuid.
+const reported = (p) => { const { gpu_instance_id: slice, uuid: id, ...rest } = device(p.node, p.gpu); return { ...rest, uuid: slice ? `${id}/gi${slice}` : id }; };
 const usedGib = (p, t) => { const base = p.shape(t); return base === null ? null : Math.max(0, base + (p.noise ? p.noise * (noise(p.pod, t) - 0.5) : 0)); };
 
 function day() {
@@ -96,22 +98,22 @@ for (const p of pods) {
   const { name: node, gpus } = nodes[p.node], total = gpus[p.gpu].total;
   const { endpoint, job, instance } = agent(p.node), leader = replicas[0];
   const labels = { endpoint, job, instance, ...device(p.node, p.gpu), namespace: p.ns, pod: p.pod, container: "main" };
-  const forecast = { endpoint: leader.endpoint, job: leader.job, instance: leader.instance, ...device(p.node, p.gpu), namespace: p.ns, pod: p.pod, container: "main" };
+  const forecast = { endpoint: leader.endpoint, job: leader.job, instance: leader.instance, ...reported(p), namespace: p.ns, pod: p.pod, container: "main" };
   let peak = 0;
   series("gpumem_container_memory_used_bytes", labels, (t) => { const v = usedGib(p, t); return v === null ? null : Math.round(v * GIB); });
   series("gpumem_container_memory_peak_bytes", labels, (t) => { const v = usedGib(p, t); if (v === null) return null; peak = Math.max(peak, v); return Math.round(peak * GIB); });
-  if (p.policy === "serving") series("gpumem_container_memory_limit_bytes", forecast, (t) => (p.shape(t) === null ? null : 40 * GIB));
+  if (p.policy === "serving") series("gpumem_container_memory_limit_bytes", labels, (t) => (p.shape(t) === null ? null : 40 * GIB));
   if (p.allocator) {
     series("gpumem_container_allocator_reserved_bytes", labels, (t) => { const v = usedGib(p, t); return v === null ? null : Math.round(Math.max(0, v - 1.1) * GIB); });
     series("gpumem_container_allocator_allocated_bytes", labels, (t) => { const v = usedGib(p, t); return v === null ? null : Math.round(Math.max(0, v - 1.1) * p.allocator * GIB); });
   }
-  series("gpumem_workload_info", { namespace: p.ns, pod: p.pod, workload_kind: p.kind, workload: p.workload, policy: p.policy, endpoint: leader.endpoint, job: leader.job, instance: leader.instance }, (t) => (p.shape(t) === null ? null : 1));
+  series("gpumem_workload_info", { node, namespace: p.ns, pod: p.pod, container: "main", owner_kind: p.kind === "Deployment" ? "ReplicaSet" : p.kind, owner_name: p.kind === "Deployment" ? p.pod.replace(/-[^-]+$/, "") : p.workload, endpoint: leader.endpoint, job: leader.job, instance: leader.instance }, (t) => (p.shape(t) === null ? null : 1));
   // Warm for ten minutes: not known until then.
   const known = (t) => p.shape(t) !== null && p.shape(t - 600) !== null && !(p.oom && t > p.oom);
   const left = (t) => (total - 1 - (p.node === 1 && p.gpu === 1 ? 96 : 0) - usedGib(p, t));
   const limit = p.policy === "serving" ? (t) => 40 - usedGib(p, t) : left;
   const median = (t) => (known(t) && p.growth > 5 && t > (p.grows ?? -1e9) ? Math.max(20, (limit(t) / (p.growth * (0.97 + 0.06 * noise("slope", p.pod, Math.floor(t / 300))))) * 3600) : null);
-  const growth = (t) => (known(t) ? ((t > (p.grows ?? -1e9) ? p.growth : 0) * (0.95 + 0.1 * noise("growth", p.pod, t)) * GIB) / 3600 : null);
+  const growth = (t) => (known(t) && p.growth && t > (p.grows ?? -1e9) ? (p.growth * (0.95 + 0.1 * noise("growth", p.pod, t)) * GIB) / 3600 : null);
   const within = (t, h) => { const m = median(t); return m === null ? 0.004 + 0.01 * noise(p.pod, t, h) : 1 / (1 + (m / h) ** 4); };
   series("gpumem_container_memory_growth_bytes_per_second", forecast, growth);
   for (const [q, f] of [["0.1", 0.72], ["0.5", 1], ["0.9", 1.5]]) series("gpumem_container_time_to_oom_seconds", { ...forecast, quantile: q }, (t) => { const m = median(t); return m === null ? null : m * f; });
@@ -126,12 +128,16 @@ replicas.forEach((replica, i) => {
   series("up", replica, constant(1));
   series("scrape_samples_post_metric_relabeling", replica, (t) => (leads(t) ? 60 + 8 * pods.length : 45));
   series("gpumem_controller_leader", replica, (t) => (leads(t) ? 1 : 0));
-  series("gpumem_controller_build_info", { ...replica, version: "0.1.0" }, constant(1));
-  series("gpumem_controller_series", replica, (t) => pods.filter((p) => p.shape(t) !== null).length);
+  series("gpumem_build_info", { ...replica, version: "0.1.0" }, constant(1));
+  for (const [what, count] of [["nodes", () => nodes.length], ["devices", () => nodes.flatMap(({ gpus }) => gpus).length], ["series", (t) => pods.filter((p) => p.shape(t) !== null).length], ["pods", (t) => pods.filter((p) => p.shape(t) !== null).length], ["conflicts", () => 0]]) series("gpumem_controller_held", { ...replica, what }, count);
+  series("gpumem_controller_agents", replica, () => nodes.length);
+  series("gpumem_controller_oldest_report_seconds", replica, (t) => 1 + 4.5 * noise("report", i, t) + (t > -7000 && t < -6600 ? t + 7000 : 0));
+  series("gpumem_controller_errors_total", { ...replica, part: "leader", kind: "timeout" }, (t) => (t < -15000 ? 0 : 3));
+  series("gpumem_controller_dropped_total", { ...replica, kind: "future" }, (t) => (t < -4000 ? 0 : 1));
   series("gpumem_controller_certificate_expiry_timestamp_seconds", replica, constant(END + 61 * 86400));
-  for (const state of ["Fresh", "Stale", "Unreachable"]) series("gpumem_controller_agents", { ...replica, state }, (t) => { const hung = t > -7000 && t < -6600 ? 1 : 0; return state === "Fresh" ? nodes.length - hung : state === "Stale" ? hung : 0; });
-  for (const [le, share] of [[0.005, 0.3], [0.01, 0.8], [0.025, 0.95], [0.1, 0.995], ["+Inf", 1]]) series("gpumem_controller_pull_duration_seconds_bucket", { ...replica, le: String(le) }, (t, at) => Math.floor(((at - START) / 5) * nodes.length * share));
-  series("gpumem_controller_pull_failures_total", { ...replica, reason: "timeout" }, (t) => (t < -7000 ? 0 : t < -6600 ? Math.floor((t + 7000) / 10) : 40));
+  for (const [le, share] of [[0.005, 0.3], [0.01, 0.8], [0.025, 0.95], [0.1, 0.995], ["+Inf", 1]]) series("gpumem_controller_pull_seconds_bucket", { ...replica, le: String(le) }, (t, at) => Math.floor(((at - START) / 5) * nodes.length * share));
+  series("gpumem_controller_pulls_total", { ...replica, outcome: "ok" }, (t, at) => Math.floor(((at - START) / 5) * nodes.length));
+  series("gpumem_controller_pulls_total", { ...replica, outcome: "deadline" }, (t) => (t < -7000 ? 0 : t < -6600 ? Math.floor((t + 7000) / 10) : 40));
 });
 const l = replicas[0];
 const leaderOnly = { endpoint: l.endpoint, job: l.job, instance: l.instance };

@@ -22,7 +22,9 @@ fn read(path: &str) -> String {
 fn boards() -> Vec<(String, Value)> {
     generated::all()
         .into_iter()
-        .map(|(name, text)| (name, serde_json::from_str(&text).expect("a board is JSON")))
+        .map(|(name, text)| {
+            (name, serde_json::from_str(&text).unwrap_or_else(|error| panic!("a board is no JSON: {error}")))
+        })
         .collect()
 }
 
@@ -79,8 +81,9 @@ fn committed_boards_are_those_that_are_generated() {
         }
         let found: BTreeSet<_> = fs::read_dir(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(folder))
             .expect("the folder exists")
-            .map(|entry| entry.expect("a readable folder").file_name().to_string_lossy().into_owned())
-            .filter(|name| std::path::Path::new(name).extension().is_some_and(|kind| kind == "json"))
+            .map(|entry| entry.expect("a readable folder").path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "json"))
+            .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
             .collect();
         assert_eq!(found, names, "{folder} holds boards that nobody generates");
     }

@@ -30,7 +30,6 @@ fn promql(text: &str) -> String {
         ("raw_limit", metric::CONTAINER_LIMIT),
         ("allocated", metric::CONTAINER_ALLOCATED),
         ("cached", metric::CONTAINER_CACHED),
-        ("probability", metric::CONTAINER_OOM_PROBABILITY),
         ("policy_actions", metric::POLICY_ACTIONS),
         ("condition", metric::POLICY_CONDITION),
         ("predictions", metric::PREDICTIONS),
@@ -46,9 +45,12 @@ fn promql(text: &str) -> String {
         ("agent_build", metric::AGENT_BUILD_INFO),
         ("leader", metric::CONTROLLER_LEADER),
         ("agents", metric::CONTROLLER_AGENTS),
-        ("pull", metric::CONTROLLER_PULL_DURATION),
-        ("pull_failures", metric::CONTROLLER_PULL_FAILURES),
-        ("series", metric::CONTROLLER_SERIES),
+        ("pull", metric::CONTROLLER_PULL_SECONDS),
+        ("pulls", metric::CONTROLLER_PULLS),
+        ("held", metric::CONTROLLER_HELD),
+        ("oldest", metric::CONTROLLER_OLDEST_REPORT),
+        ("controller_dropped", metric::CONTROLLER_DROPPED),
+        ("errors", metric::CONTROLLER_ERRORS),
         ("expiry", metric::CONTROLLER_CERTIFICATE_EXPIRY),
         ("controller_build", metric::CONTROLLER_BUILD_INFO),
         ("simulated", metric::SIMULATED),
@@ -57,6 +59,7 @@ fn promql(text: &str) -> String {
         ("ceiling", "container:gpumem_memory_ceiling_bytes:min"),
         ("growth", "container:gpumem_memory_growth_bytes_per_second:max"),
         ("time", "container:gpumem_time_to_oom_seconds:min"),
+        ("probability", "container:gpumem_oom_probability_ratio:max"),
         ("risk", "container:gpumem_risk_level:max"),
         ("info", "namespace_pod:gpumem_workload_info:max"),
         ("workload_time", "workload:gpumem_time_to_oom_seconds:min"),
@@ -236,7 +239,7 @@ fn overview() -> Board {
                 ])
                 .field("Growth per hour", &[
                     ("unit", json!("bytes")),
-                    ("mappings", with_empty(json!([]), "not known")),
+                    ("mappings", with_empty(json!([]), "none")),
                     ("custom.width", json!(140)),
                 ])
                 .field("GPU|MIG", &[("custom.width", json!(55))])
@@ -457,14 +460,14 @@ fn workload() -> Board {
                 .empty("no OOM expected")
                 .into(),
             figure("As early as", "s", "One in ten such courses has run out by then.", "min(@time@{@P@,quantile=\"0.1\"}").steps(&TIME_STEPS).empty("no OOM expected").into(),
-            figure("Growth per hour", "bytes", "Lasting growth of the fastest of the chosen pods.", "3600 * max(@growth@{@P@}").empty("not known").into(),
+            figure("Growth per hour", "bytes", "Lasting growth of the fastest of the chosen pods.", "3600 * max(@growth@{@P@}").empty("none").into(),
             figure("Used", "bytes", "Memory of the largest of the chosen containers on one GPU.", "max(@used@{@P@}").into(),
             figure("Can have", "bytes", "What the tightest of the chosen containers can grow to: its own memory plus what is free, or its limit.", "min(@ceiling@{@P@}").into(),
             figure(
                 "P(OOM in 15 min)",
                 "percentunit",
                 "Probability that the worst of the chosen pods runs out within a quarter of an hour.",
-                "max(@probability@{@N@,pod=~\"$pod\",horizon=\"900\"}",
+                "max(@probability@{@P@,horizon=\"900\"}",
             )
             .default("decimals", json!(0))
             .empty("not known")
@@ -527,7 +530,7 @@ fn workload() -> Board {
             Panel::lines("Probability of OOM", "percentunit", "Probability that the worst pod runs out within 5, 15 and 60 minutes.")
                 .query(
                     "within {{horizon}} s",
-                    promql("max by (horizon) (max by (@container@, horizon) (@probability@{@N@,pod=~\"$pod\"}) * on (cluster, namespace, pod) group_left () @info@{@P@})"),
+                    promql("max by (horizon) (@probability@{@P@})"),
                 )
                 .default("min", json!(0))
                 .default("max", json!(1))
@@ -725,7 +728,7 @@ fn operator() -> Board {
                 .empty("no controller")
                 .into(),
             Panel::figure("Certificate ends in", "s", "Time until the certificate between controller and agents ends. It is renewed long before.")
-                .instant("", promql("min(@expiry@{@C@}) - time()"))
+                .instant("", promql("min(@expiry@{@C@} > 0) - time()"))
                 .steps(&[(CRITICAL, None), (LOW, Some(604_800.0))])
                 .empty("not known")
                 .into(),
@@ -765,12 +768,11 @@ fn operator() -> Board {
                 .field("Age of values", &[("unit", json!("s"))])
                 .into(),
             Row("Controllers").into(),
-            Panel::lines("Agents as the controllers see them", "short", "Agents by state. Stale ones are not acted on.")
-                .query("{{state}}", promql("max by (state) (@agents@{@C@})"))
-                .field("Fresh", &[("color", json!({"mode": "fixed", "fixedColor": LOW}))])
-                .field("Stale", &[("color", json!({"mode": "fixed", "fixedColor": ELEVATED}))])
-                .field("Unreachable", &[("color", json!({"mode": "fixed", "fixedColor": CRITICAL}))])
+            Panel::lines("Agents and nodes", "short", "Agents that the controllers pull, and nodes that they have reports of. Fewer nodes than agents: some cannot be pulled.")
+                .query("agents", promql("max(@agents@{@C@})"))
+                .query("nodes: {{instance}}", promql("max by (cluster, instance) (@held@{@C@,what=\"nodes\"})"))
                 .default("decimals", json!(0))
+                .custom("fillOpacity", json!(0))
                 .into(),
             Panel::lines("Who leads", "none", "1 on the replica that acts. A change is a restart, or an API server that is slow.")
                 .query("{{instance}}", promql("max by (cluster, instance) (@leader@{@C@})"))
@@ -784,12 +786,20 @@ fn operator() -> Board {
                 .query("half", promql("histogram_quantile(0.5, sum by (le) (rate(@pull@_bucket{@C@}[$__rate_interval])))"))
                 .query("99 of 100", promql("histogram_quantile(0.99, sum by (le) (rate(@pull@_bucket{@C@}[$__rate_interval])))"))
                 .into(),
-            Panel::lines("Failed pulls", "cps", "Pulls of agents that failed, by reason.")
-                .query("{{reason}}", promql("sum by (reason) (rate(@pull_failures@{@C@}[$__rate_interval])) > 0"))
+            Panel::lines("Failed pulls", "cps", "Pulls of agents that failed, by reason. connect and deadline: agent or network; tls: certificates that do not fit.")
+                .query("{{outcome}}", promql("sum by (outcome) (rate(@pulls@{@C@,outcome!=\"ok\"}[$__rate_interval])) > 0"))
                 .empty("none failed")
                 .into(),
+            Panel::lines("Oldest report", "s", "Age of the report of the node that was heard least recently. Beyond the policies' limit its containers become unknown.")
+                .query("{{instance}}", promql("max by (cluster, instance) (@oldest@{@C@})"))
+                .into(),
+            Panel::lines("What went wrong in controllers", "cps", "Errors of the controller's own parts, and parts of reports that were not believed.")
+                .query("{{part}}: {{kind}}", promql("sum by (part, kind) (rate(@errors@{@C@}[$__rate_interval])) > 0"))
+                .query("not believed: {{kind}}", promql("sum by (kind) (rate(@controller_dropped@{@C@}[$__rate_interval])) > 0"))
+                .empty("nothing")
+                .into(),
             Panel::lines("Series in memory", "short", "Series that each controller keeps: one for each container and GPU.")
-                .query("{{instance}}", promql("max by (cluster, instance) (@series@{@C@})"))
+                .query("{{instance}}", promql("max by (cluster, instance) (@held@{@C@,what=\"series\"})"))
                 .into(),
             Panel::lines("Series that we cost", "short", "What Prometheus takes from us at each scrape, by agents and controllers.")
                 .query("agents", promql("sum(scrape_samples_post_metric_relabeling{@C@} and on (cluster, job, instance) @nvml_up@{@C@})"))
@@ -797,9 +807,9 @@ fn operator() -> Board {
                 .into(),
             Panel::table("Controllers", "Version of every controller, and which one leads.")
                 .size(24, 5)
-                .instant("", promql("max by (cluster, instance, version) (@controller_build@{@C@})"))
+                .instant("", promql("max by (cluster, instance, version) (@controller_build@{@C@} and on (cluster, job, instance) @leader@)"))
                 .instant("", promql("max by (cluster, instance) (@leader@{@C@})"))
-                .instant("", promql("max by (cluster, instance) (@series@{@C@})"))
+                .instant("", promql("max by (cluster, instance) (@held@{@C@,what=\"series\"})"))
                 .columns(&[
                     ("instance", "Replica"),
                     ("version", "Version"),
