@@ -23,11 +23,19 @@ pub struct Options {
     pub gentd26: Option<PathBuf>,
     pub intervals: Vec<usize>,
     pub verbose: bool,
+    pub trace: Option<String>,
 }
 
 fn options() -> Options {
-    let mut options =
-        Options { runs: 200, train: false, only: vec![], gentd26: None, intervals: vec![15], verbose: false };
+    let mut options = Options {
+        runs: 200,
+        train: false,
+        only: vec![],
+        gentd26: None,
+        intervals: vec![15],
+        verbose: false,
+        trace: None,
+    };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().unwrap_or_default();
@@ -37,6 +45,7 @@ fn options() -> Options {
             "--only" => options.only = value().split(',').map(str::to_owned).collect(),
             "--gentd26" => options.gentd26 = Some(value().into()),
             "--intervals" => options.intervals = value().split(',').map(|word| word.parse().unwrap()).collect(),
+            "--trace" => options.trace = Some(value()),
             "--verbose" => options.verbose = true,
             _ => {}
         }
@@ -59,7 +68,7 @@ fn main() {
         }
     }
     if options.only.is_empty() || options.only.iter().any(|only| only == "cases") {
-        cases();
+        cases(options.trace.as_deref());
     }
     if let Some(path) = &options.gentd26 {
         let text = recorded::read(path).unwrap();
@@ -126,6 +135,16 @@ fn synthetic(options: &Options, interval: usize) {
                             .collect::<Vec<_>>()
                     );
                 }
+                if options.trace.as_deref() == Some(&format!("{}:{seed}", family.name)) {
+                    subject::walk(&feed, &setting, |at, _, answers| {
+                        let left = feed.ooms.first().map_or(f64::NAN, |oom| (oom - at) / 60.0);
+                        println!(
+                            "  {at:6.0} {left:4.0} {:.3} {}",
+                            subject::risk(&answers[feed.culprit]).unwrap_or(-1.0),
+                            answers[feed.culprit].reason
+                        );
+                    });
+                }
                 outcome
             })
             .collect();
@@ -147,6 +166,12 @@ fn synthetic(options: &Options, interval: usize) {
             judge::median(all.iter().flat_map(|run| run.errors.iter().copied()).collect()),
             silent.0 as f64 / f64::max(silent.1 as f64, 1.0),
         );
+        if options.verbose {
+            let mut early: Vec<f64> = all.iter().flat_map(|run| run.early.iter().copied()).collect();
+            early.sort_by(f64::total_cmp);
+            let at = |share: f64| early.get((share * early.len() as f64) as usize).copied().unwrap_or(f64::NAN);
+            println!("    early log2 error q10 {:.2} q50 {:.2} q90 {:.2} n {}", at(0.1), at(0.5), at(0.9), early.len());
+        }
         if corpus::families::GRADUAL.contains(&family.name) {
             gradual.extend(outcomes);
         }
@@ -167,6 +192,11 @@ fn h200(hooked: bool, options: &Options) {
     let setting = Setting::of(300.0);
     let (mut named, mut gradual, mut abrupt, mut wrong, mut hours) = (0, 0, 0, 0, 0.0);
     for feed in recorded::h200(&data(), hooked) {
+        if options.trace.as_deref() == Some(&feed.name) {
+            subject::walk(&feed, &setting, |at, _, answers| {
+                println!("  {at:6.0} {:.3} {}", subject::risk(&answers[0]).unwrap_or(-1.0), answers[0].reason);
+            });
+        }
         let outcome = judge::judge(&subject::evals(&feed, &setting, None), &feed, &setting);
         let right = outcome.leads.iter().flatten().any(|lead| *lead >= 15.0);
         named += usize::from(feed.kind == Kind::Gradual && right);
@@ -184,11 +214,18 @@ fn h200(hooked: bool, options: &Options) {
     println!("h200 hooked {hooked}: gradual {named}/{gradual} abrupt {abrupt} false {wrong} in {hours:.2} h");
 }
 
-fn cases() {
+fn cases(trace: Option<&str>) {
     for case in recorded::cases(&data().join("cases"), 5.0) {
         let long = case.feed.end > 3.0 * 3600.0;
         let setting = Setting::of(if long { 3600.0 } else { 900.0 });
         let episodes = judge::episodes(&subject::evals(&case.feed, &setting, None), &case.feed, &setting);
+        if trace.is_some_and(|name| name == case.feed.name) {
+            subject::walk(&case.feed, &setting, |at, _, answers| {
+                for (name, answer) in case.names.iter().zip(answers) {
+                    println!("  {at:6.0} {name:14} {:?} {}", subject::risk(answer), answer.reason);
+                }
+            });
+        }
         let named: Vec<_> = episodes
             .iter()
             .map(|episode| (case.names[episode.tenant].as_str(), episode.raised, episode.cleared))

@@ -1,14 +1,14 @@
 //! From growth and room to the law of the time until the room is used up.
 //!
 //! Flows in: a rise as a function of time, and bytes left. Flows out: P(T <= h) and quantiles of T. The law is a mixture of
-//! log-normals, one for each of three bends (the estimate and one standard error to either side); a bend under which the
-//! room is never used up carries its weight to "never" (a cure fraction, as in survival analysis).
+//! log-normals, one for each of five bends (the estimate and up to two standard errors to either side); a bend under which
+//! the room is never used up carries its weight to "never" (a cure fraction, as in survival analysis).
 
 /// The law of one passage time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Passage {
     /// Weight and median seconds; `None` for never.
-    branches: [(f64, Option<f64>); 3],
+    branches: [(f64, Option<f64>); SHIFTS.len()],
     /// Spread of ln T.
     spread: f64,
     /// P(the growth goes on as fitted).
@@ -17,8 +17,8 @@ pub(super) struct Passage {
     reach: f64,
 }
 
-/// Bend shifts in standard errors and their weights: three-point Gauss-Hermite, exact for polynomials of degree five.
-const SHIFTS: [(f64, f64); 3] = [(0.0, 2.0 / 3.0), (-1.732, 1.0 / 6.0), (1.732, 1.0 / 6.0)];
+/// Bend shifts in standard errors and their weights: the normal distribution in five steps.
+const SHIFTS: [(f64, f64); 5] = [(0.0, 0.4), (-1.0, 0.24), (1.0, 0.24), (-2.0, 0.06), (2.0, 0.06)];
 
 /// Farthest moment looked for: ten days.
 const FAR: f64 = 864_000.0;
