@@ -151,6 +151,10 @@ async fn view(
             (observation, level)
         })
         .collect();
+    if levels.iter().any(|(observation, _)| observation.pod.terminating) {
+        // It ends by itself; what it held is on its way back.
+        return;
+    }
     one.stale += levels.iter().filter(|(observation, _)| is_stale(policy, observation)).count();
     let worst = levels.iter().max_by(|(a, a_level), (b, b_level)| {
         (*a_level, probability(a)).partial_cmp(&(*b_level, probability(b))).unwrap_or(std::cmp::Ordering::Equal)

@@ -3,5 +3,10 @@
 mod agent;
 mod agent_driver;
 mod agent_usage;
+mod cluster;
+mod eviction;
+mod ledger;
+mod policy;
+mod reconcile;
 mod support;
 mod tidy;
