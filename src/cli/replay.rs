@@ -70,7 +70,10 @@ pub enum Error {
         problem: String,
     },
     /// Flags that exclude each other.
-    #[error("--act-for {act_for:?} must be below --horizon {horizon:?}, or the OOM would come before the alarm")]
+    #[error(
+        "the OOM would come before the alarm: --horizon is {horizon:?}, a risk has to hold for {act_for:?}; give a shorter \
+         --act-for"
+    )]
     Dwell {
         /// As given.
         act_for: Duration,

@@ -217,8 +217,9 @@ fn page(policy: &Policy, alarms: &[Alarm], fulfilled: usize, missed: usize, styl
         out.push('\n');
     }
     let verdict = format!(
-        "{} alarms: {fulfilled} before the device was full, {} where it never was; full without an alarm before it: {missed}.",
+        "{} alarm{}: {fulfilled} before the device was full, {} where it never was; full without an alarm before it: {missed}.",
         alarms.len(),
+        if alarms.len() == 1 { "" } else { "s" },
         alarms.len() - fulfilled
     );
     out += &wrap(&verdict, 110, 0);

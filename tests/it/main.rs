@@ -3,9 +3,13 @@
 mod agent;
 mod agent_driver;
 mod agent_usage;
+mod cli;
+mod cli_view;
 mod cluster;
 mod eviction;
 mod ledger;
+mod plugin;
+mod plugin_api;
 mod policy;
 mod reconcile;
 mod support;
