@@ -29,6 +29,8 @@ pub mod policy;
 
 pub mod brake;
 
+pub mod tui;
+
 mod connect;
 
 use cluster::{Cluster, Error};
@@ -205,6 +207,17 @@ impl Cli {
             Ok(cluster) => cluster,
             Err(error) => return failed(&error),
         };
+        if let Command::Top { args, .. } = &self.command
+            && args.tui
+        {
+            return match tui::run(&cluster, args.sort, style).await {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("gpumem: {error}");
+                    ExitCode::from(FAILED)
+                }
+            };
+        }
         loop {
             let outcome = run(&self.command, &cluster, style, jiff::Timestamp::now()).await;
             if watch && std::io::stdout().is_terminal() {

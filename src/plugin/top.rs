@@ -41,6 +41,9 @@ pub struct Args {
     /// Show it again every two seconds, until interrupted.
     #[arg(short, long)]
     pub watch: bool,
+    /// Show containers on a screen of their own, with bars and history, until q.
+    #[arg(long, conflicts_with_all = ["watch", "fail_on"])]
+    pub tui: bool,
     /// Exit with 3 when any line is at this level or above: elevated, high or critical. For CI.
     #[arg(long, value_parser = level)]
     pub fail_on: Option<Level>,

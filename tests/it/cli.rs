@@ -1,5 +1,7 @@
 //! Commands that need no cluster: `estimate`, `replay`, `policy test`, through the binaries as a shell sees them.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;

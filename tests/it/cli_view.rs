@@ -1,5 +1,7 @@
 //! The controller's read-only API from a fleet to the plugin's table, and how long both take for ten thousand containers.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

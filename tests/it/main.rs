@@ -10,6 +10,7 @@ mod eviction;
 mod ledger;
 mod plugin;
 mod plugin_api;
+mod plugin_tui;
 mod policy;
 mod reconcile;
 mod support;

@@ -1,6 +1,8 @@
 //! `kubectl gpumem` over a Kubernetes API in the process: every output against a golden file, and every way in which
 //! something cannot be seen. `GPUMEM_GOLDEN=write cargo test --test it plugin` writes the files anew.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
 use std::path::PathBuf;
 
 use clap::Parser as _;
@@ -23,8 +25,8 @@ pub fn golden(name: &str, text: &str) {
 
 /// Standard output, then notes and exit code as a shell would show them.
 fn screen(shown: &Shown) -> String {
-    let notes: String = shown.notes.iter().map(|note| format!("gpumem: {note}\n")).collect();
-    format!("{}{notes}[exit {}]\n", shown.text, shown.code)
+    let notes: Vec<String> = shown.notes.iter().map(|note| format!("gpumem: {note}\n")).collect();
+    format!("{}{}[exit {}]\n", shown.text, notes.concat(), shown.code)
 }
 
 async fn ask(world: &World, line: &str) -> Result<Shown, Error> {
