@@ -362,3 +362,6 @@ fn segment(instance: &ContainerId, model: &str) -> Segment {
     let bytes = instance.as_str().bytes().chain([0]).chain(model.bytes());
     Segment(bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)))
 }
+
+#[cfg(test)]
+mod tests;

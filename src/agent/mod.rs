@@ -65,6 +65,9 @@ pub enum DeviceAccess {
     /// By the NVIDIA runtime class.
     #[value(name = "RuntimeClass")]
     RuntimeClass,
+    /// By the NVIDIA runtime class, asked through mounts.
+    #[value(name = "VolumeMounts")]
+    VolumeMounts,
     /// By the container device interface.
     #[value(name = "CDI")]
     Cdi,

@@ -221,3 +221,6 @@ fn start_time(stat: &[u8]) -> Result<StartTime, Error> {
     let field = fields.split_ascii_whitespace().nth(START_FIELD).ok_or(Error::Malformed)?;
     field.parse().map(StartTime).map_err(|_| Error::Malformed)
 }
+
+#[cfg(test)]
+mod tests;

@@ -274,7 +274,9 @@ impl Sampler {
     fn advice(&self) -> String {
         let next = match self.settings.device_access {
             None => "RuntimeClass (the NVIDIA runtime class), CDI, or, if neither is installed, Privileged",
-            Some(DeviceAccess::RuntimeClass) => "CDI, or, if the node has no CDI specification, Privileged",
+            Some(DeviceAccess::RuntimeClass | DeviceAccess::VolumeMounts) => {
+                "CDI, or, if the node has no CDI specification, Privileged"
+            }
             Some(DeviceAccess::Cdi) => "RuntimeClass, or, if the node has no NVIDIA runtime, Privileged",
             Some(DeviceAccess::Privileged) => {
                 return "agent.deviceAccess is Privileged already: look at the driver itself, with nvidia-smi on the node".to_owned();

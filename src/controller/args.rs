@@ -45,7 +45,7 @@ pub struct Args {
     /// No policy goes further than this: Observe, DryRun or Enforce.
     #[arg(long, env = "GPUMEM_MAX_MODE", default_value = "Observe", value_parser = mode)]
     pub max_mode: Mode,
-    /// Time between two pulls of an agent, e.g. 5s.
+    /// Longest time between two pulls of an agent, e.g. 5s; the pulls of many agents spread below it.
     #[arg(long, env = "GPUMEM_PULL_INTERVAL", default_value = "5s", value_parser = duration)]
     pub pull_interval: Duration,
     /// Where Kubernetes looks for the reason of an end.
@@ -83,7 +83,26 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn the_charts_command_line_is_read() {
+        let line = "controller --namespace gpumem --pod-name c-0 --listen 0.0.0.0:9401 --peer-listen 0.0.0.0:9444 \
+                    --agent-selector app=agent,tier=node --controller-selector app=controller --agent-port 9443 \
+                    --peer-port 9444 --tls-secret gpumem-tls --ledger gpumem-ledger --lease gpumem-controller \
+                    --max-mode Enforce --pull-interval 5s";
+        let Command { args } = Command::try_parse_from(line.split_whitespace()).unwrap();
+        assert_eq!((args.max_mode, args.pull_interval), (Mode::Enforce, Duration::from_secs(5)));
+        assert_eq!(args.peer_listen.port(), args.peer_port);
+    }
 
     #[test]
     fn durations_carry_their_unit() {

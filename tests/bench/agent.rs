@@ -1,9 +1,10 @@
 //! What the agent costs: the release binary against the simulated driver, with one process for each PID.
 //!
-//! `cargo bench --bench agent` closes with one line per figure, `figure NAME VALUE UNIT`. While it measures, Prometheus
-//! scrapes once a second and two controllers pull every five seconds over mutual TLS, all of which the agent's CPU includes.
-//! The simulated driver's library runs inside the agent as NVIDIA's does; what it costs is in the figures, too, and shown
-//! apart as `agent_cpu_sampler`.
+//! `cargo bench --bench agent` closes with one line per figure, `figure NAME VALUE UNIT`. While it measures, two controllers
+//! pull every five seconds over mutual TLS, and Prometheus scrapes every five seconds (on the small node once a second, as
+//! the peers in the README were measured); the agent's CPU includes all of that. The simulated driver's library runs inside
+//! the agent as NVIDIA's does, so what it costs is in the figures, too: `agent_cpu_sampler` is the share of the thread that
+//! calls it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark that cannot go on fails")]
 
@@ -13,12 +14,13 @@ mod support;
 use std::collections::HashMap;
 use std::hint::black_box;
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpumem::api::names::AGENT_TLS_NAME;
-use gpumem::api::usage::UsageReport;
+use gpumem::api::usage::{Cursor, UsageReport};
 use gpumem_engine::attribution::attribute;
 use gpumem_engine::identity::{ContainerKey, DeviceKey, Pid, StartTime};
 use gpumem_engine::quantity::{Bytes, Moment};
@@ -43,6 +45,8 @@ const ATTRIBUTIONS: usize = 2000;
 struct Load {
     gpus: usize,
     processes: usize,
+    /// Seconds between two scrapes.
+    scrape_every: u32,
     suffix: &'static str,
 }
 
@@ -53,7 +57,10 @@ fn main() {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let mut figures = Vec::new();
-    for load in [Load { gpus: 1, processes: 8, suffix: "_small" }, Load { gpus: 8, processes: 64, suffix: "" }] {
+    for load in [
+        Load { gpus: 1, processes: 8, scrape_every: 1, suffix: "_small" },
+        Load { gpus: 8, processes: 64, scrape_every: 5, suffix: "" },
+    ] {
         figures.extend(runtime.block_on(measure(&load)));
     }
     for (name, value, unit) in figures {
@@ -81,7 +88,7 @@ fn hold(args: &[String]) {
 type Figure = (String, f64, &'static str);
 
 async fn measure(load: &Load) -> Vec<Figure> {
-    let Load { gpus, processes, suffix } = load;
+    let Load { gpus, processes, scrape_every, suffix } = load;
     let figure = |name: &str, value: f64, unit| (format!("{name}{suffix}"), value, unit);
     eprintln!("{gpus} GPUs x {processes} processes: starting");
     let node = Node::with(&format!("H200:{gpus}")).await;
@@ -95,20 +102,22 @@ async fn measure(load: &Load) -> Vec<Figure> {
             metrics.values("gpumem_container_memory_used_bytes", &["namespace=\"team\""]).len() == containers
         })
         .await;
-    let mut reader = Reader::new(&agent, &authority).await;
+    let mut readers = Readers::new(&agent, &authority).await;
     tokio::time::sleep(SETTLE).await;
 
     let before = Cpu::of(&agent);
     let began = Instant::now();
     let mut resident = 0.0_f64;
-    let mut scraper = Connection::plain(agent.address).await.unwrap();
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     let mut second = 0;
     while began.elapsed() < WINDOW {
         ticks.tick().await;
-        scraper.get("/metrics").await.unwrap();
+        if second % scrape_every == 0 {
+            let mut scraper = Connection::plain(agent.address).await.unwrap();
+            scraper.get("/metrics").await.unwrap();
+        }
         if second % PULL_EVERY == 0 {
-            reader.pull().await;
+            readers.pull().await;
         }
         second += 1;
         resident = resident.max(status(&agent, "VmRSS"));
@@ -116,6 +125,7 @@ async fn measure(load: &Load) -> Vec<Figure> {
     let (wall, after) = (began.elapsed().as_secs_f64(), Cpu::of(&agent));
     let percent = |nanos: u64| nanos as f64 / 1e9 / wall * 100.0;
 
+    let mut scraper = Connection::plain(agent.address).await.unwrap();
     let mut scrapes = Vec::with_capacity(SCRAPES);
     for _ in 0..SCRAPES {
         let began = Instant::now();
@@ -123,7 +133,7 @@ async fn measure(load: &Load) -> Vec<Figure> {
         scrapes.push(began.elapsed().as_secs_f64() * 1e3);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let first = reader.state_size(&agent).await;
+    let first = readers.state_size().await;
     let mut delays = Vec::new();
     for change in 0..CHANGES {
         // Not in step with the agent's seconds.
@@ -131,7 +141,7 @@ async fn measure(load: &Load) -> Vec<Figure> {
         delays.push(delay(&mut scraper, &mut holders[0]).await);
     }
     let attributions = attributions(*gpus, *processes);
-    eprintln!("largest resident so far {:.1} MiB, the whole state is {first} bytes", status(&agent, "VmHWM"));
+    eprintln!("largest resident so far {:.1} MiB; the whole state is {first} bytes", status(&agent, "VmHWM"));
     vec![
         figure("agent_rss", resident, "MiB"),
         figure("agent_cpu", percent(after.all - before.all), "percent"),
@@ -195,42 +205,40 @@ impl Drop for Holder {
     }
 }
 
-/// Two controllers, as they pull.
-struct Reader {
-    connections: Vec<(Connection, Option<gpumem::api::usage::Cursor>)>,
-    settings: Arc<rustls::ClientConfig>,
+/// Two controllers as they pull: a connection for each pull, resumed where the agent knows it.
+struct Readers {
+    address: SocketAddr,
+    each: [(Arc<rustls::ClientConfig>, Option<Cursor>); 2],
 }
 
-impl Reader {
+impl Readers {
     async fn new(agent: &Agent, authority: &Authority) -> Self {
-        let settings = gpumem::tls::client(&authority.controller()).unwrap();
+        let settings = || gpumem::tls::client(&authority.controller()).unwrap();
         let address = agent.usage_address().await;
-        let mut connections = Vec::new();
-        while connections.len() < 2 {
-            match Connection::tls(address, Arc::clone(&settings), AGENT_TLS_NAME).await {
-                Ok(connection) => connections.push((connection, None)),
-                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
-            }
-        }
-        let mut reader = Self { connections, settings };
-        reader.pull().await;
-        reader
+        let each = [(settings(), None), (settings(), None)];
+        let connected = async || Connection::tls(address, settings(), AGENT_TLS_NAME).await.ok();
+        support::eventually("the agent has its certificate", connected).await;
+        Self { address, each }
     }
 
     async fn pull(&mut self) {
-        for (connection, cursor) in &mut self.connections {
+        for (settings, cursor) in &mut self.each {
             let path = cursor.map_or_else(|| "/v1/usage".to_owned(), |cursor| format!("/v1/usage?since={cursor}"));
-            let (status, body) = connection.get(&path).await.unwrap();
-            assert_eq!(status, 200);
+            let body = get(self.address, settings, &path).await;
             *cursor = Some(serde_json::from_slice::<UsageReport>(&body).unwrap().cursor);
         }
     }
 
-    async fn state_size(&self, agent: &Agent) -> usize {
-        let address = agent.usage_address().await;
-        let mut connection = Connection::tls(address, Arc::clone(&self.settings), AGENT_TLS_NAME).await.unwrap();
-        connection.get("/v1/usage").await.unwrap().1.len()
+    async fn state_size(&self) -> usize {
+        get(self.address, &self.each[0].0, "/v1/usage").await.len()
     }
+}
+
+async fn get(address: SocketAddr, settings: &Arc<rustls::ClientConfig>, path: &str) -> hyper::body::Bytes {
+    let mut connection = Connection::tls(address, Arc::clone(settings), AGENT_TLS_NAME).await.unwrap();
+    let (status, body) = connection.get(path).await.unwrap();
+    assert_eq!(status, 200);
+    body
 }
 
 /// Nanoseconds on a core, of all threads and of the one that talks to the driver.

@@ -29,6 +29,7 @@ pub struct Point {
 pub const PAIRS: &[(&str, (&str, &str), &str)] = &[
     ("checkpointing", ("checkpointing", "true"), "false"),
     ("bf16", ("precision", "bf16"), "fp32"),
+    ("expandable_segments", ("expandable", "true"), "null"),
     ("attention_kernel", ("attn", "sdpa"), "eager"),
     ("flash_attention", ("flash", "true"), "false"),
 ];
@@ -94,6 +95,7 @@ fn own(set: &'static str, point: &Value) -> Option<Point> {
     let shape = known::shape(text(point, "model")).expect("a known model");
     let mut run = Run::train();
     run.card = cards::find("H200");
+    run.expandable = point["expandable"] == true;
     // The measuring script builds models with random weights on the GPU.
     run.is_made_on_device = true;
     (run.batch, run.sequence, run.accumulation) = (whole(point, "batch", 1), whole(point, "seq", 1), whole(point, "accum", 1));
@@ -129,7 +131,7 @@ fn own(set: &'static str, point: &Value) -> Option<Point> {
     }
     let found = estimate(&shape, &run).expect("a run that can be");
     let actual = |key: &str| point[key].as_f64();
-    let keys = &["model", "mode", "precision", "optimizer", "batch", "seq", "checkpointing", "attn", "lora_r", "accum"];
+    let keys = &["model", "mode", "precision", "optimizer", "batch", "seq", "checkpointing", "attn", "lora_r", "accum", "expandable"];
     let settings = settings(point, keys);
     Some(Point {
         set,

@@ -31,6 +31,13 @@ impl Setting {
     }
 }
 
+impl Setting {
+    /// The same with another dwell, as a share of the horizon: rules that people hold for a time of their own.
+    pub fn held(&self, share: f64) -> Self {
+        Self { dwell: share * self.horizon, ..*self }
+    }
+}
+
 /// One evaluation of one tenant.
 #[derive(Clone, Copy, Debug)]
 pub struct Eval {

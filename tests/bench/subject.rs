@@ -83,8 +83,12 @@ pub fn walk_with(
 }
 
 pub fn evals(feed: &Feed, setting: &Setting, declared: Option<f64>) -> Vec<Eval> {
+    evals_with(feed, setting, declared, &FITTED)
+}
+
+pub fn evals_with(feed: &Feed, setting: &Setting, declared: Option<f64>, calibration: &Calibration) -> Vec<Eval> {
     let mut evals = Vec::new();
-    walk_with(feed, setting, declared, &FITTED, &mut |at, series, answers| {
+    walk_with(feed, setting, declared, calibration, &mut |at, series, answers| {
         for (tenant, answer) in answers.iter().enumerate() {
             let age = at - series[tenant].born().0 as f64 / 1000.0;
             let segment = series[tenant].segment().map_or(0, |segment| segment.0);

@@ -124,7 +124,7 @@ live() {
     local tls=secrets/t-gpu-memory-operator-tls ledger=configmaps/t-gpu-memory-operator-ledger
     expect "agent: lists pods" may yes agent list pods -A
     expect "agent: reads its certificate" may yes agent get $tls -n $space
-    expect "agent: not the authority's key" may no agent get $tls-ca -n $space
+    expect "agent: not the authority's key" may no agent get $tls-authority -n $space
     expect "agent: no secret elsewhere" may no agent get $tls -n default
     expect "agent: writes no pod" may no agent patch pods -A
     expect "agent: writes no event" may no agent create events -A

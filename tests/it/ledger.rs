@@ -23,8 +23,7 @@ async fn requests_of_an_eviction() -> usize {
     let mut cluster = leaking();
     Controller::start(&cluster, "c1").round(&mut cluster).await;
     assert_eq!(cluster.evicted(), 1);
-    let requests = cluster.world().log.len();
-    requests
+    cluster.world().log.len()
 }
 
 #[tokio::test]
@@ -41,10 +40,10 @@ async fn a_crash_before_or_after_any_request_never_leads_to_a_second_eviction() 
             assert!(before <= 1, "{at} {crash:?}");
             // The next leader meets the old pod, ending or not, and then a replacement that leaks as well.
             let mut next = Controller::start(&cluster, "c2");
-            next.rounds(&mut cluster, 30).await;
+            next.slow_rounds(&mut cluster, 8).await;
             cluster.replace_terminating("train");
             cluster.all_at_risk("train");
-            next.rounds(&mut cluster, 60).await;
+            next.slow_rounds(&mut cluster, 8).await;
             assert_eq!(cluster.evicted(), 1, "{at} {crash:?}: {before} before");
             assert_eq!(cluster.ledger("intents"), json!([]), "{at} {crash:?}");
             let attempts: Vec<i32> =
@@ -65,7 +64,7 @@ async fn crashes_in_a_row_never_lead_to_a_second_eviction() {
             Controller::start(&cluster, &format!("c{index}")).dies_within(&mut cluster, 3).await;
         }
         cluster.world().crash_at(usize::MAX / 2, Crash::Before);
-        Controller::start(&cluster, "last").rounds(&mut cluster, 120).await;
+        Controller::start(&cluster, "last").slow_rounds(&mut cluster, 15).await;
         assert_eq!(cluster.evicted(), 1, "stride {stride}");
     }
 }
@@ -165,7 +164,7 @@ async fn keys_of_others_in_the_ledger_survive_our_writes() {
 async fn an_eviction_that_cannot_be_written_into_the_profile_is_not_forgotten() {
     let mut cluster = leaking();
     cluster.edit_policy("p", |spec| {
-        spec["disruption"] = json!({"requireBudget": false, "minAvailable": 0, "maxPerHour": 10})
+        spec["disruption"] = json!({"requireBudget": false, "minAvailable": 0, "maxPerHour": 10});
     });
     let mut controller = Controller::start(&cluster, "c1");
     cluster.world().before(Method::POST, "/eviction", |world| world.forbidden = Some("/gpumemoryprofiles".to_owned()));

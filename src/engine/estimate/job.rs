@@ -214,8 +214,10 @@ fn precision(options: &Options, run: &mut Run, is_training: bool, assumptions: &
     };
     run.compute = match precision.as_str() {
         "fp32" | "no" | "tf32" => Compute::Fp32,
-        "amp" | "autocast" | "mixed" | "fp16" => Compute::Autocast,
-        "bf16" | "pure_bf16" | "half" => Compute::Half,
+        "amp" | "amp_bf16" | "amp_fp16" | "autocast" | "mixed" | "fp16" | "bf16-mixed" | "16-mixed" => {
+            Compute::Autocast
+        }
+        "bf16" | "pure_bf16" | "bf16-true" | "half" => Compute::Half,
         "master" | "megatron" | "deepspeed" => Compute::Master,
         other => return unknown("precision", other, "fp32, amp, bf16, master"),
     };
@@ -229,6 +231,9 @@ fn precision(options: &Options, run: &mut Run, is_training: bool, assumptions: &
         Some(word) => Format::parse("weights", word)?,
         None => stored,
     };
+    if method == "lora" && run.compute == Compute::Autocast && options.weights.is_none() {
+        assumptions.push("the frozen base is stored in 16 bits (say weights fp32 if it is not)".to_owned());
+    }
     if method == "qlora" && !run.weights.is_quantised() {
         let why = "QLoRA trains adapters on quantised weights; say method lora for others";
         return Err(Error::Contradiction { field: "weights", other: "method", why });
@@ -263,7 +268,7 @@ fn optimizer(options: &Options, is_training: bool) -> Result<Optimizer, Error> {
     Ok(match word.as_str() {
         "adamw" | "adam" | "adamw_torch" | "adamw_foreach" => Optimizer::Adam(Step::Foreach),
         "adamw_fused" | "adamw_torch_fused" | "adamw_apex_fused" | "fused_adam" => Optimizer::Adam(Step::Fused),
-        "adamw_single" | "adamw_hf" => Optimizer::Adam(Step::Single),
+        "adamw_single" | "adamw_foreach_off" | "adamw_hf" => Optimizer::Adam(Step::Single),
         "adamw_8bit" | "adamw_bnb_8bit" | "paged_adamw_8bit" | "paged_adamw" | "paged_adamw_32bit"
         | "adamw_torch_8bit" => Optimizer::Adam8bit,
         "adafactor" => Optimizer::Adafactor,

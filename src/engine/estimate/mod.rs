@@ -108,6 +108,17 @@ impl Interval {
         Self::new(median - below.sqrt(), median, median + above.sqrt())
     }
 
+    /// The spread as a standard deviation of the logarithm, for a forecast that takes the peak for log-normal around the
+    /// median; the wider of the two sides. 0 for an amount of nothing.
+    pub fn log_sigma(&self) -> f64 {
+        if self.low <= 0.0 {
+            return if self.high > 0.0 { 1.0 } else { 0.0 };
+        }
+        let side = (self.high / self.median).ln().max((self.median / self.low).ln());
+        // One in twenty lies beyond 1.645 standard deviations.
+        side / 1.645
+    }
+
     /// Is an amount in bytes inside?
     pub fn holds(&self, bytes: f64) -> bool {
         self.low <= bytes && bytes <= self.high

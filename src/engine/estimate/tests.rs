@@ -142,6 +142,13 @@ fn an_unknown_architecture_gets_a_wide_interval_and_says_so() {
 }
 
 #[test]
+fn an_interval_gives_a_forecast_its_spread() {
+    near(Interval::new(80.0, 100.0, 100.0 * (0.12_f64 * 1.645).exp()).log_sigma(), 0.223_14 / 1.645, 1e-3);
+    assert_eq!(Interval::ZERO.log_sigma(), 0.0);
+    assert_eq!(Interval::exact(7.0).log_sigma(), 0.0);
+}
+
+#[test]
 fn the_table_says_what_will_not_fit_and_what_to_do() {
     let options = options::Options {
         model: Some("llama3-8b".to_owned()),

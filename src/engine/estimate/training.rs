@@ -3,7 +3,7 @@
 
 use super::activations::{around, block, loss};
 use super::overhead::{Held, context, nccl, slack, workspace};
-use super::run::{Checkpointing, Compute, Format, Optimizer, Run};
+use super::run::{Attention, Checkpointing, Compute, Format, Optimizer, Run};
 use super::shape::{Family, Shape};
 use super::states::{States, base_bytes, states, weight_bytes};
 use super::{Estimate, Interval, Phase, Term, worst};
@@ -61,6 +61,7 @@ pub(super) fn estimate(shape: &Shape, run: &Run) -> Estimate {
             Term { name: passing.0, bytes: of((0.1, 0.15), passing.1) },
             Term { name: "16-bit copies", bytes: of((0.05, 0.05), casts) },
             Term { name: "gathered weights and buckets", bytes: of((0.5, 0.8), step.buffers) },
+            Term { name: "attention that falls back", bytes: Interval::new(0.0, 0.0, step.fallback) },
             workspace(run),
             slack(run, &held),
             nccl(run),
@@ -138,6 +139,8 @@ struct StepBytes {
     logits: f64,
     /// Gathered weights, reduction buckets, dequantised matrices.
     buffers: f64,
+    /// Scores of one block, if a kernel that should not write them out does so after all.
+    fallback: f64,
 }
 
 fn step(shape: &Shape, run: &Run, states: &States) -> StepBytes {
@@ -199,7 +202,18 @@ fn step(shape: &Shape, run: &Run, states: &States) -> StepBytes {
         logits: loss_kept.max(loss_passing) / if run.loss_chunk == 0 { 1.0 } else { 2.0 }
             * if loss_passing > loss_kept { 0.5 } else { 1.0 },
         buffers: buffers(shape, run),
+        fallback: fallback(shape, run),
     }
+}
+
+/// Other people's code asks for FlashAttention and gets it for some models only: published jobs of long sequences need
+/// just what one block's scores take. It raises the high end alone.
+fn fallback(shape: &Shape, run: &Run) -> f64 {
+    if !run.is_foreign || run.attention == Attention::Eager || run.checkpointing != Checkpointing::Full {
+        return 0.0;
+    }
+    let eager = block(shape, &Run { attention: Attention::Eager, ..run.clone() });
+    (eager.scores + eager.passing) * run.tokens()
 }
 
 /// Weights gathered for a moment, buckets of gradients on their way, and matrices brought back from few bits.

@@ -9,7 +9,7 @@ mod data;
 pub use data::FITTED;
 
 /// Raw probabilities at which a map has its knots.
-pub const KNOTS: [f64; 11] = [0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 1.0];
+pub const KNOTS: [f64; 13] = [0.0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.85, 0.9, 0.94, 0.97, 1.0];
 
 /// Shares of the question's horizon that have a map of their own.
 pub const SHARES: [f64; 3] = [1.0 / 12.0, 0.25, 1.0];
@@ -28,6 +28,29 @@ pub struct Calibration {
     /// By how much the distance from the median to q10 and to q90 grows, in logarithms: for regular stairs, for straight
     /// growth, and for bent growth.
     pub widths: [(f64, f64); 3],
+    /// Which parts of the predictor are in use.
+    pub pieces: Pieces,
+}
+
+/// Parts of the predictor that can be left out, so that the benchmark can show what each earns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // Independent switches, not a state.
+pub struct Pieces {
+    /// The phase of regular stairs.
+    pub stairs: bool,
+    /// Growth that slows down.
+    pub damping: bool,
+    /// Growth that speeds up.
+    pub acceleration: bool,
+    /// Room left for the next excursion.
+    pub excursions: bool,
+    /// Less trust after falls.
+    pub unrest: bool,
+}
+
+impl Pieces {
+    /// Everything, as the controller uses it.
+    pub const ALL: Self = Self { stairs: true, damping: true, acceleration: true, excursions: true, unrest: true };
 }
 
 /// P = most * record^power * exp(-room / (own * excess + swing * recent range + capacity * C)).
@@ -52,6 +75,7 @@ pub const IDENTITY: Calibration = Calibration {
     hazard: HazardLaw { most: 0.3, power: 1.0, own: 0.5, swing: 0.05, capacity: 0.01 },
     maps: [KNOTS; SHARES.len()],
     widths: [(1.0, 1.0); 3],
+    pieces: Pieces::ALL,
 };
 
 impl Calibration {

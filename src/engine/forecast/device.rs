@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::calibration::Calibration;
+use super::calibration::{Calibration, Pieces};
 use super::hazard::Hazard;
 use super::passage::Passage;
 use super::trend::{Trend, trend};
@@ -62,7 +62,7 @@ pub(super) fn forecast(
     tenants: &[Tenant<'_>],
     calibration: &Calibration,
 ) -> Vec<Forecast> {
-    let views: Vec<View> = tenants.iter().map(view).collect();
+    let views: Vec<View> = tenants.iter().map(|tenant| view(tenant, calibration.pieces)).collect();
     let culprit = culprit(tenants, &views);
     tenants
         .iter()
@@ -109,19 +109,24 @@ fn unknown(
     }
 }
 
-fn view(Tenant { series, question }: &Tenant<'_>) -> View {
+fn view(Tenant { series, question }: &Tenant<'_>, pieces: Pieces) -> View {
     let horizon = seconds(question.horizon);
     let from = series.born().0 as f64 / 1000.0 + 0.25 * seconds(question.warm_up);
     let latest = series.latest();
     let used = latest.map_or(0.0, |point| point.used.as_f64());
-    let by_used = trend(series, Signal::Used, horizon, from);
     let hooked = latest.and_then(|point: Point| point.allocator);
-    let by_live = if hooked.is_some() { trend(series, Signal::Live, horizon, from) } else { by_used };
+    let by_live = hooked.and_then(|_| trend(series, Signal::Live, horizon, from));
+    // Live memory that grows says all there is to say.
+    let by_used = if by_live.is_none() { trend(series, Signal::Used, horizon, from) } else { None };
+    let cache_grows = hooked.is_some() && by_used.is_some();
     // Load moves live memory up and down, and what it reaches at most still grows.
-    let by_live = by_live.or_else(|| {
-        let used = by_used.filter(|used| peaks_follow(series, used))?;
-        Some(Trend { bend_error: used.bend_error / 1.5, ..used })
-    });
+    let trend = match (hooked, by_live, by_used) {
+        (None, _, used) => used,
+        (Some(_), Some(live), _) => Some(live),
+        (Some(_), None, used) => used
+            .filter(|used| peaks_follow(series, used))
+            .map(|used| Trend { bend_error: used.bend_error / 1.5, ..used }),
+    };
     let top = recent_top(series, Signal::Used, horizon, from).max(used);
     let slack = hooked.map_or(0.0, |allocator| {
         let live = recent_top(series, Signal::Live, horizon, from).max(allocator.allocated.as_f64());
@@ -129,7 +134,8 @@ fn view(Tenant { series, question }: &Tenant<'_>) -> View {
         let reserved = if allocator.reserved < allocator.allocated { used } else { allocator.reserved.as_f64() };
         (reserved - live).max(0.0)
     });
-    View { used, top, slack, trend: by_live, cache_grows: by_used.is_some() && by_live.is_none() }
+    let trend = trend.and_then(|trend| trend.with(pieces));
+    View { used, top, slack, trend, cache_grows: cache_grows && trend.is_none() }
 }
 
 /// Whether the peaks of live memory rise with what the allocator holds.
@@ -280,11 +286,24 @@ fn class(own: &View, series: &Series, flat: bool, high: bool, horizon: f64) -> C
         Class::Fragmentation
     } else if flat {
         if high { Class::Pool } else { Class::Plateau }
+    } else if returns(series, horizon) {
+        Class::Periodic
     } else if lived(series) - series.record_at().secs_since(series.born()) < 2.0 * horizon {
         Class::Peak
     } else {
         Class::Load
     }
+}
+
+/// Whether every excursion of late came back to the same floor.
+fn returns(series: &Series, horizon: f64) -> bool {
+    let long = 0.25 * lived(series).min(8.0 * horizon);
+    windows(series, Signal::Used, long, f64::INFINITY, 0.0).next().is_some_and(|span| {
+        let floors = || span.sampled().map(|(_, part)| part.floor);
+        let (low, high) = (floors().fold(f64::INFINITY, f64::min), floors().fold(0.0, f64::max));
+        let excursions = span.sampled().filter(|(_, part)| part.ceiling - part.floor > 0.02 * span.top()).count();
+        high - low <= 0.01 * span.top() && excursions >= 2
+    })
 }
 
 /// Whether the last two lives ended at the same peak.

@@ -40,8 +40,7 @@ pub(super) fn stairs(series: &Series, signal: Signal, horizon: f64, from: f64) -
         .iter()
         .enumerate()
         .map(|(scale, (seconds, _))| (scale, f64::from(*seconds)))
-        .filter(|(_, seconds)| *seconds <= (horizon / 40.0).max(2.0) && *seconds >= interval)
-        .next_back()?;
+        .rfind(|(_, seconds)| *seconds <= (horizon / 40.0).max(2.0) && *seconds >= interval)?;
     let ring = series.ring(scale)?;
     // Loading ends in steps of its own, larger than those of a leak: without what came up to the largest, look again.
     let mut from = from;

@@ -51,7 +51,7 @@ pub fn evict(world: &mut World, path: &Path, seen: &Seen) -> (StatusCode, Value)
     (StatusCode::CREATED, json!({"kind": "Status", "apiVersion": "v1", "status": "Success"}))
 }
 
-fn is_ready(pod: &Value) -> bool {
+pub fn is_ready(pod: &Value) -> bool {
     pod["metadata"]["deletionTimestamp"].is_null()
         && pod["status"]["conditions"]
             .as_array()

@@ -386,6 +386,14 @@ impl Controller {
         }
     }
 
+    /// Rounds ten seconds apart.
+    pub async fn slow_rounds(&mut self, cluster: &mut Cluster, count: usize) {
+        for _ in 0..count {
+            cluster.advance(9);
+            self.round(cluster).await;
+        }
+    }
+
     async fn round_now(&mut self, cluster: &Cluster) {
         let policies: Vec<Arc<GpuMemoryPolicy>> = {
             let world = cluster.world();

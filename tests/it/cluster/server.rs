@@ -279,7 +279,7 @@ impl World {
         match (seen.method.clone(), path.name.is_empty()) {
             (Method::GET, true) => self.answer_list(&path, seen),
             (Method::GET, false) => match self.objects.get(&path.key()) {
-                Some(object) => (StatusCode::OK, object.clone()),
+                Some(object) => (StatusCode::OK, self.with_ready_replicas(&path, object.clone())),
                 None => failure(404, "NotFound", "not found"),
             },
             (Method::POST, _) => self.create(&path, seen),
@@ -291,6 +291,17 @@ impl World {
             },
             (method, _) => failure(405, "MethodNotAllowed", method.as_str()),
         }
+    }
+
+    /// What the controllers of the workloads would have written by now.
+    fn with_ready_replicas(&self, path: &Path, mut object: Value) -> Value {
+        if path.plural == "deployments" || path.plural == "statefulsets" {
+            let app = &object["spec"]["selector"]["matchLabels"]["app"];
+            let pods = self.list("", "pods", &path.namespace).into_iter();
+            let ready = pods.filter(|pod| pod["metadata"]["labels"]["app"] == *app && evictions::is_ready(pod)).count();
+            object["status"]["readyReplicas"] = json!(ready);
+        }
+        object
     }
 
     fn answer_list(&self, path: &Path, seen: &Seen) -> (StatusCode, Value) {
