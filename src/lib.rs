@@ -20,6 +20,8 @@
 //! | `src/api` | wire types: custom resources, `/v1/usage`, names | engine |
 //! | `src/agent` | reads the driver on every GPU node, serves `/metrics` and `/v1/usage` | engine, api |
 //! | `src/controller` | pulls agents, forecasts, decides, acts, reports | engine, api |
+//! | `src/cli` | commands that need no cluster: estimate, replay | engine, api |
+//! | `src/plugin` | `kubectl gpumem`: reads a cluster through its API server | engine, api, cli |
 //! | `src/sim` (crate) | a simulated GPU driver behind a real `libnvidia-ml.so.1` | nothing of the above |
 //!
 //! Reading order for a newcomer: this page, `src/engine/lib.rs`, `src/engine/decision.rs`, `src/controller/reconcile.rs`,

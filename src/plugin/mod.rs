@@ -219,8 +219,13 @@ impl Cli {
             };
         }
         loop {
-            let outcome = run(&self.command, &cluster, style, jiff::Timestamp::now()).await;
+            let mut outcome = run(&self.command, &cluster, style, jiff::Timestamp::now()).await;
             if watch && std::io::stdout().is_terminal() {
+                // A line that wraps, or a table that scrolls, would move at each look.
+                if let (Ok(shown), Ok((width, height))) = (&mut outcome, ratatui::crossterm::terminal::size()) {
+                    let rest = usize::from(height).saturating_sub(1 + shown.notes.len());
+                    shown.text = text::cut(&shown.text, width.into(), rest);
+                }
                 // Home, and clear what is below: a whole clear would flicker.
                 print!("\u{1b}[H\u{1b}[2J");
             }

@@ -82,6 +82,28 @@ pub fn wrap(text: &str, width: usize, indent: usize) -> String {
     out
 }
 
+/// The first `height` lines of `text`, each cut to `width` characters; colours take no room and end with the line.
+pub fn cut(text: &str, width: usize, height: usize) -> String {
+    let mut out = String::new();
+    for line in text.lines().take(height) {
+        let (mut shown, mut is_escape, mut has_color) = (0, false, false);
+        for character in line.chars() {
+            if character == '\u{1b}' {
+                (is_escape, has_color) = (true, true);
+            }
+            if is_escape {
+                is_escape = character != 'm';
+                out.push(character);
+            } else if shown < width {
+                out.push(character);
+                shown += 1;
+            }
+        }
+        out.push_str(if has_color { "\u{1b}[0m\n" } else { "\n" });
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,6 +130,18 @@ mod tests {
             assert_eq!(bar(own, all, capacity, 10).chars().count(), 10);
         }
         assert_eq!(bar(3, 5, 10, 10), "███▒▒░░░░░");
+    }
+
+    #[test]
+    fn a_cut_line_keeps_its_colour_and_no_more_than_its_width() {
+        assert_eq!(cut("abcdef\nx\ny\n", 3, 2), "abc\nx\n");
+        assert_eq!(cut("a\u{1b}[31mbcd\u{1b}[0me", 3, 9), "a\u{1b}[31mbc\u{1b}[0m\u{1b}[0m\n");
+    }
+
+    #[test]
+    fn texts_wrap_at_words_and_keep_those_that_are_too_long() {
+        assert_eq!(wrap("one two three", 8, 2), "one\n  two\n  three");
+        assert_eq!(wrap("unbreakable", 4, 0), "unbreakable");
     }
 
     #[test]

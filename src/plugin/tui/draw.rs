@@ -96,10 +96,13 @@ fn table(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
             Cell::from(format!("{:>6}", view.seconds_to_oom.map_or(UNKNOWN.to_owned(), |oom| time(oom.q50)))),
         ])
     });
+    let longest = |of: fn(&ContainerView) -> &str| {
+        shown.iter().map(|view| of(view).chars().count()).max().map_or(9, |length| length.clamp(9, 20) as u16)
+    };
     let widths = [
-        Constraint::Max(20),
-        Constraint::Fill(3),
-        Constraint::Max(16),
+        Constraint::Length(longest(|view| &view.namespace)),
+        Constraint::Fill(1),
+        Constraint::Length(longest(|view| &view.container)),
         Constraint::Length(9),
         Constraint::Length(20),
         Constraint::Length(8),
@@ -139,7 +142,7 @@ fn explain(view: &ContainerView, screen: &Screen, width: u16) -> Vec<Line<'stati
         ]),
         Line::raw(view.reason.clone()),
     ];
-    let wide = usize::from(width).saturating_sub(36).clamp(20, 80);
+    let wide = usize::from(width).saturating_sub(48).clamp(16, 80);
     if let (Some(used), Some(capacity)) = (view.used_bytes, view.capacity_bytes) {
         lines.push(Line::raw(format!(
             "memory   {} {} of {}, peak {}",
