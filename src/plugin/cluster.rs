@@ -75,6 +75,9 @@ impl Error {
                     .to_owned()
             }
             Self::NotFound { .. } => "check its name and the namespace (-n)".to_owned(),
+            Self::Api { what, .. } if what.starts_with("live data") => {
+                "is that controller Ready, and may the API server reach its metrics port (NetworkPolicy)?".to_owned()
+            }
             Self::Api { .. } => {
                 "try `kubectl get --raw /readyz`; if that works, run `kubectl gpumem doctor`".to_owned()
             }

@@ -31,6 +31,23 @@ fn recording(folder: &Path) -> String {
     path.display().to_string()
 }
 
+/// A text without its numbers, which every new fit of the forecast changes.
+fn shape(text: &str) -> String {
+    let mut shape = String::new();
+    for line in text.lines() {
+        let words: Vec<String> = line
+            .split_whitespace()
+            .map(|word| word.split(|c: char| c.is_ascii_digit()).collect::<Vec<_>>().join("N"))
+            .collect();
+        shape += &words.join(" ");
+        shape.push('\n');
+    }
+    while shape.contains("NN") || shape.contains("N.N") {
+        shape = shape.replace("N.N", "N").replace("NN", "N");
+    }
+    shape
+}
+
 #[test]
 fn an_estimate_ends_with_whether_it_fits() {
     let fits = ["estimate", "llama3.1-8b", "--gpu", "H100-80GB", "--method", "lora", "--sequence", "2048"];
@@ -86,7 +103,7 @@ fn a_replay_is_printed_in_each_form() {
     let file = recording(&folder.0);
     let (text, notes, code) = gpumem(&["replay", &file, "--summary"]);
     assert_eq!((notes.as_str(), code), ("", 0));
-    golden("replay-summary", &text);
+    golden("replay-summary", &shape(&text));
     let (table, ..) = gpumem(&["replay", &file]);
     assert!(table.lines().count() > 400 && table.contains("CONTAINER"), "{table}");
     let (lines, ..) = gpumem(&["replay", &file, "-o", "json"]);
@@ -154,7 +171,7 @@ fn a_policy_is_tested_on_a_recording() {
     let line = ["policy", "test", "-f", "deploy/examples/enforce-training.yaml", "--trace", &file];
     let (text, _, code) = sh(plugin, &line);
     assert_eq!(code, 0);
-    golden("policy-test", &text);
+    golden("policy-test", &shape(&text));
     let json: Vec<&str> = line.iter().copied().chain(["-o", "json"]).collect();
     let answer: serde_json::Value = serde_json::from_str(&sh(plugin, &json).0).unwrap();
     assert_eq!(answer["items"][0]["cameTrue"], 1);

@@ -103,6 +103,9 @@ async fn the_second_controller_is_asked_when_the_first_does_not_answer() {
     let mut world = World::healthy();
     world.refuse(503, "gpumem-controller-7d9:9401");
     assert!(show(&world, "top pods").await.contains("train-6f9-x2k"));
+    world.refuse(503, "gpumem-controller-b42:9401");
+    let error = ask(&world, "top gpus").await.unwrap_err();
+    assert!(error.fix().contains("NetworkPolicy"), "{}", error.line());
 }
 
 #[tokio::test]
