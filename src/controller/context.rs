@@ -4,14 +4,16 @@
 //! each call, and reports through `metrics`. Nothing in here decides anything.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use gpumem_engine::policy::Mode;
+use gpumem_engine::policy::{Mode, Policy};
 use tokio::sync::watch;
 
-use super::fleet::Fleet;
+use super::fleet::{Fleet, Observation};
 use super::health::Health;
 use super::leader::Leadership;
 use super::metrics::Metrics;
+use crate::api::usage::PodReport;
 
 /// Shared by all tasks of one controller process.
 pub struct Context {
@@ -43,6 +45,42 @@ impl Context {
     /// The fleet, locked. Keep the guard short and never across an await.
     pub fn fleet(&self) -> MutexGuard<'_, Fleet> {
         lock(&self.fleet)
+    }
+
+    /// See [`observe`].
+    pub fn observe(
+        &self,
+        now: Instant,
+        namespace: &str,
+        select: impl Fn(&PodReport) -> bool,
+        policy: &Policy,
+    ) -> Vec<Observation> {
+        observe(&self.fleet, now, namespace, select, policy)
+    }
+}
+
+/// Nodes observed under one hold of the lock: a few milliseconds' worth.
+const STEP: usize = 32;
+
+/// [`Fleet::observe`] in steps between which reports are merged: with thousands of nodes an observation takes long enough
+/// for pulls to fall behind, all of them waiting for the one lock.
+pub fn observe(
+    fleet: &Mutex<Fleet>,
+    now: Instant,
+    namespace: &str,
+    select: impl Fn(&PodReport) -> bool,
+    policy: &Policy,
+) -> Vec<Observation> {
+    let mut observations = Vec::new();
+    let mut after: Arc<str> = Arc::from("");
+    loop {
+        let next = lock(fleet).observe_after(&after, STEP, now, namespace, &select, policy, &mut observations);
+        match next {
+            Some(last) => after = last,
+            None => return observations,
+        }
+        // The lock is not fair: without this the next step would take it before whoever waits wakes up.
+        std::thread::yield_now();
     }
 }
 

@@ -35,8 +35,9 @@ use observe::Ask;
 pub struct Observation {
     /// Node whose agent reported it: the API's name of the node, not the report's.
     pub node: String,
-    /// Its pod as the agent's watch shows it; believed only after the API confirmed UID and node.
-    pub pod: PodReport,
+    /// Its pod as the agent's watch shows it; believed only after the API confirmed UID and node. Shared with the fleet:
+    /// copies of labels would be most of what an evaluation costs.
+    pub pod: Arc<PodReport>,
     /// Name in the pod's spec.
     pub container: String,
     /// Current instance.
@@ -117,18 +118,21 @@ impl Fleet {
         let report = check::entries(report, &mut merged);
         let name: Arc<str> = self.nodes.get_key_value(node).map_or_else(|| node.into(), |(name, _)| Arc::clone(name));
         let kept = self.nodes.entry(Arc::clone(&name)).or_insert_with(|| Node::new(&report, received));
-        let before: BTreeSet<PodUid> = kept.pods.keys().cloned().collect();
-        kept.merge(report, received, &mut merged);
-        let after: BTreeSet<PodUid> = kept.pods.keys().cloned().collect();
-        for pod in before.difference(&after) {
-            self.unclaim(pod, &name);
+        let moved = kept.merge(report, received, &mut merged);
+        for pod in &moved.gone {
+            unclaim(&mut self.claims, &mut self.settled, pod, &name);
         }
-        for pod in after.difference(&before) {
-            self.claims.entry(pod.clone()).or_default().insert(Arc::clone(&name));
-        }
-        let foreign = after.iter().filter(|pod| self.is_foreign(pod, &name)).count();
+        let foreign = if self.settled.is_empty() {
+            0
+        } else {
+            kept.pods.keys().filter(|pod| is_foreign(&self.settled, pod, &name)).count()
+        };
         for _ in 0..foreign {
             merged.drop(Fault::ForeignPod);
+        }
+        // Of a pod without a single series nothing was kept, so there is nothing to claim.
+        for pod in moved.new.into_iter().filter(|pod| kept.pods.contains_key(pod)) {
+            self.claims.entry(pod).or_default().insert(Arc::clone(&name));
         }
         merged
     }
@@ -166,7 +170,7 @@ impl Fleet {
         for name in gone {
             if let Some(node) = self.nodes.remove(&name) {
                 for pod in node.pods.keys() {
-                    self.unclaim(pod, &name);
+                    unclaim(&mut self.claims, &mut self.settled, pod, &name);
                 }
             }
         }
@@ -181,10 +185,29 @@ impl Fleet {
         select: impl Fn(&PodReport) -> bool,
         policy: &Policy,
     ) -> Vec<Observation> {
-        let ask = Ask::of(policy);
         let mut observations = Vec::new();
+        self.observe_after("", usize::MAX, now, namespace, select, policy, &mut observations);
+        observations
+    }
+
+    /// The same for at most `count` nodes after `after` in the order of names, added to `observations`; gives the last of
+    /// them, `None` when there is no more. For observing a large fleet without holding its lock all the time.
+    #[allow(clippy::too_many_arguments, reason = "`observe` and where to go on")]
+    pub fn observe_after(
+        &mut self,
+        after: &str,
+        count: usize,
+        now: Instant,
+        namespace: &str,
+        select: impl Fn(&PodReport) -> bool,
+        policy: &Policy,
+        observations: &mut Vec<Observation>,
+    ) -> Option<Arc<str>> {
+        let ask = Ask::of(policy);
         let Self { nodes, claims, settled } = self;
-        for (name, node) in nodes {
+        let range = (Bound::Excluded(after), Bound::Unbounded);
+        let mut last = None;
+        for (name, node) in nodes.range_mut::<str, _>(range).take(count) {
             let chosen = |pod: &PodReport| pod.namespace == namespace && select(pod);
             let standing = |pod: &PodUid| standing(claims, settled, pod, name);
             node.observe(now, &ask, chosen, standing, |seen| {
@@ -192,8 +215,9 @@ impl Fleet {
                     observations.push(seen.to_observation(name));
                 }
             });
+            last = Some(Arc::clone(name));
         }
-        observations
+        last
     }
 
     /// Shows every container of one node to `visit`, the first node after `after`; gives its name, `None` at the end. For
@@ -272,23 +296,9 @@ impl Fleet {
         self.nodes.values().filter(|node| node.simulated).count()
     }
 
-    /// Age of the oldest newest report among the nodes in `agents`; `None` without any.
+    /// Age of the newest report of the node heard least recently; `None` without nodes.
     pub fn oldest_report(&self, now: Instant) -> Option<Duration> {
         self.nodes.values().map(|node| now.saturating_duration_since(node.received)).max()
-    }
-
-    fn unclaim(&mut self, pod: &PodUid, node: &str) {
-        if let Some(nodes) = self.claims.get_mut(pod) {
-            nodes.remove(node);
-            if nodes.is_empty() {
-                self.claims.remove(pod);
-                self.settled.remove(pod);
-            }
-        }
-    }
-
-    fn is_foreign(&self, pod: &PodUid, node: &str) -> bool {
-        self.settled.get(pod).is_some_and(|word| word.as_deref() != Some(node))
     }
 }
 
@@ -307,6 +317,26 @@ pub struct Described<'a> {
     pub report_age: Duration,
     /// Its devices, each with the number of containers that hold memory on it.
     pub devices: Vec<(&'a DeviceReport, usize)>,
+}
+
+/// A node claims a pod no more. The API's word is kept for as long as anybody claims the pod.
+fn unclaim(
+    claims: &mut HashMap<PodUid, BTreeSet<Arc<str>>>,
+    settled: &mut HashMap<PodUid, Option<String>>,
+    pod: &PodUid,
+    node: &str,
+) {
+    if let Some(nodes) = claims.get_mut(pod) {
+        nodes.remove(node);
+        if nodes.is_empty() {
+            claims.remove(pod);
+            settled.remove(pod);
+        }
+    }
+}
+
+fn is_foreign(settled: &HashMap<PodUid, Option<String>>, pod: &PodUid, node: &str) -> bool {
+    settled.get(pod).is_some_and(|word| word.as_deref() != Some(node))
 }
 
 /// What may be said of a pod on the word of one node.

@@ -3,7 +3,7 @@
 //! Flows in: a report that parsed. Flows out: the same without what is absurd, each drop counted by kind. Bounds are those
 //! of Kubernetes and of any hardware there is, with room to spare.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use gpumem_engine::identity::{DeviceKey, PodUid};
@@ -120,39 +120,38 @@ pub(super) fn report(report: &UsageReport, node: &str, known: Option<&Node>) -> 
 /// Leaves out the entries that are absurd.
 pub(super) fn entries(mut report: UsageReport, merged: &mut Merged) -> UsageReport {
     let latest = report.now + SLACK;
-    let mut totals: BTreeMap<DeviceKey, Bytes> = BTreeMap::new();
-    keep(&mut report.devices, merged, |entry| {
-        let device = device(entry, latest)?;
+    let mut totals: HashMap<&DeviceKey, Bytes> = HashMap::new();
+    let devices = judged(&report.devices, merged, |entry| {
+        let total = device(entry, latest)?;
         if totals.contains_key(&entry.device) {
             return Err(Fault::Duplicate);
         }
-        totals.insert(entry.device.clone(), device);
+        totals.insert(&entry.device, total);
         Ok(())
     });
-    for device in &mut report.devices {
-        let impossible = device.memory.is_some_and(|memory| is_impossible(&memory, device.unattributed));
-        if impossible {
-            // The device stays, without numbers: its containers are then Unknown rather than gone.
-            device.memory = None;
-            device.unattributed = None;
-            totals.insert(device.device.clone(), MAX_MEMORY);
-            merged.drop(Fault::Overfull);
-        }
-    }
-    let mut pods: BTreeSet<PodUid> = BTreeSet::new();
-    keep(&mut report.pods, merged, |entry| {
+    let mut pods: HashSet<&PodUid> = HashSet::new();
+    let kept_pods = judged(&report.pods, merged, |entry| {
         pod(entry)?;
-        if pods.insert(entry.uid.clone()) { Ok(()) } else { Err(Fault::Duplicate) }
+        if pods.insert(&entry.uid) { Ok(()) } else { Err(Fault::Duplicate) }
     });
-    let mut seen: BTreeSet<(DeviceKey, PodUid, String)> = BTreeSet::new();
-    keep(&mut report.series, merged, |entry| {
+    let mut seen: HashSet<(&DeviceKey, &PodUid, &str)> = HashSet::new();
+    let kept_series = judged(&report.series, merged, |entry| {
         let Some(total) = totals.get(&entry.device).filter(|_| pods.contains(&entry.pod)) else {
             return Err(Fault::Unlisted);
         };
         series(entry, latest, *total)?;
-        let key = (entry.device.clone(), entry.pod.clone(), entry.container.clone());
-        if seen.insert(key) { Ok(()) } else { Err(Fault::Duplicate) }
+        if seen.insert((&entry.device, &entry.pod, &entry.container)) { Ok(()) } else { Err(Fault::Duplicate) }
     });
+    retain(&mut report.devices, devices);
+    retain(&mut report.pods, kept_pods);
+    retain(&mut report.series, kept_series);
+    for device in &mut report.devices {
+        if is_overfull(device) {
+            // The device stays, without numbers: its containers are then Unknown rather than gone.
+            (device.memory, device.unattributed) = (None, None);
+            merged.drop(Fault::Overfull);
+        }
+    }
     for entry in &mut report.series {
         if let SeriesData::State(state) = &mut entry.data {
             **state = std::mem::take(&mut **state).bounded();
@@ -161,8 +160,18 @@ pub(super) fn entries(mut report: UsageReport, merged: &mut Merged) -> UsageRepo
     report
 }
 
-fn keep<T>(entries: &mut Vec<T>, merged: &mut Merged, mut judge: impl FnMut(&T) -> Result<(), Fault>) {
-    entries.retain(|entry| judge(entry).map_err(|fault| merged.drop(fault)).is_ok());
+/// Whether each entry stays. Judging borrows what is seen already, so nothing is copied; dropping comes after.
+fn judged<'a, T>(
+    entries: &'a [T],
+    merged: &mut Merged,
+    mut judge: impl FnMut(&'a T) -> Result<(), Fault>,
+) -> Vec<bool> {
+    entries.iter().map(|entry| judge(entry).map_err(|fault| merged.drop(fault)).is_ok()).collect()
+}
+
+fn retain<T>(entries: &mut Vec<T>, stays: Vec<bool>) {
+    let mut stays = stays.into_iter();
+    entries.retain(|_| stays.next().unwrap_or(false));
 }
 
 /// The memory there is, for a device that can be believed.
@@ -173,16 +182,19 @@ fn device(entry: &DeviceReport, latest: Moment) -> Result<Bytes, Fault> {
     if entry.at > latest {
         return Err(Fault::BadMoment);
     }
-    Ok(entry.memory.map_or(MAX_MEMORY, |memory| memory.total))
+    // Where the device's own numbers are impossible they say nothing about its containers' either.
+    let believed = entry.memory.filter(|_| !is_overfull(entry));
+    Ok(believed.map_or(MAX_MEMORY, |memory| memory.total))
 }
 
-fn is_impossible(memory: &DeviceMemory, unattributed: Option<Bytes>) -> bool {
-    let DeviceMemory { total, used, free, reserved } = *memory;
-    total > MAX_MEMORY
-        || used > total
-        || free > total
-        || reserved.is_some_and(|reserved| reserved > total)
-        || unattributed.is_some_and(|unattributed| unattributed > used)
+fn is_overfull(entry: &DeviceReport) -> bool {
+    entry.memory.is_some_and(|DeviceMemory { total, used, free, reserved }| {
+        total > MAX_MEMORY
+            || used > total
+            || free > total
+            || reserved.is_some_and(|reserved| reserved > total)
+            || entry.unattributed.is_some_and(|unattributed| unattributed > used)
+    })
 }
 
 fn pod(entry: &PodReport) -> Result<(), Fault> {

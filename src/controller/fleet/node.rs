@@ -32,6 +32,13 @@ pub(super) struct Node {
     pub(super) nvml: NvmlState,
 }
 
+/// Pods that a report brought, and pods of which nothing is held any more. A pod may be in both.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    pub(super) new: Vec<PodUid>,
+    pub(super) gone: Vec<PodUid>,
+}
+
 /// One device and the containers on it.
 #[derive(Debug)]
 pub(super) struct Device {
@@ -39,6 +46,8 @@ pub(super) struct Device {
     pub(super) tenants: BTreeMap<TenantKey, Tenant>,
     /// Forecasts already made from this data.
     pub(super) answers: Answers,
+    /// The newest report lists it.
+    pub(super) reported: bool,
 }
 
 /// A container by its name in the spec: a restart in place continues the series in a new segment.
@@ -79,7 +88,7 @@ impl Node {
     }
 
     /// Takes a report that was checked.
-    pub(super) fn merge(&mut self, report: UsageReport, received: Instant, merged: &mut Merged) {
+    pub(super) fn merge(&mut self, report: UsageReport, received: Instant, merged: &mut Merged) -> Moved {
         let UsageReport {
             format: _,
             agent_version,
@@ -94,11 +103,12 @@ impl Node {
             pods,
             series,
         } = report;
+        let mut moved = Moved::default();
         if boot_id != self.boot_id {
             // Moments of another boot do not compare with ours, and no process survived it.
             merged.rebooted = true;
             self.devices.clear();
-            self.pods.clear();
+            moved.gone.extend(std::mem::take(&mut self.pods).into_keys());
             self.boot_id = boot_id;
         } else if cursor.epoch != self.cursor.epoch {
             merged.restarted = true;
@@ -107,14 +117,21 @@ impl Node {
         (self.agent_version, self.interval_ms, self.simulated, self.nvml) =
             (agent_version, interval_ms, simulated, nvml);
         for pod in pods {
-            if self.pods.get(&pod.uid).is_none_or(|known| **known != pod) {
-                self.pods.insert(pod.uid.clone(), Arc::new(pod));
+            match self.pods.get_mut(&pod.uid) {
+                Some(known) if **known == pod => {}
+                Some(known) => *known = Arc::new(pod),
+                None => {
+                    moved.new.push(pod.uid.clone());
+                    self.pods.insert(pod.uid.clone(), Arc::new(pod));
+                }
             }
         }
-        let reported: BTreeSet<DeviceKey> = devices.iter().map(|device| device.device.clone()).collect();
+        for device in self.devices.values_mut() {
+            device.reported = false;
+        }
         for report in devices {
             match self.devices.get_mut(&report.device) {
-                Some(device) => device.report = report,
+                Some(device) => (device.report, device.reported) = (report, true),
                 None => drop(self.devices.insert(report.device.clone(), Device::new(report))),
             }
         }
@@ -123,21 +140,22 @@ impl Node {
             let Some(device) = self.devices.get_mut(&key) else { continue };
             merged.points += device.take(TenantKey { pod, container }, container_id, data);
         }
-        self.let_go(&reported);
+        self.let_go(&mut moved);
+        moved
     }
 
     /// Notes who holds nothing any more, and forgets what has been silent for too long.
-    fn let_go(&mut self, reported: &BTreeSet<DeviceKey>) {
+    fn let_go(&mut self, moved: &mut Moved) {
         let Self { now, devices, pods, nvml, interval_ms, .. } = self;
         let now = *now;
         let rounding = Duration::from_millis(2 * (*interval_ms).min(MAX_INTERVAL_MS));
         devices.retain(|_, device| now.since(device.report.at) <= FORGET);
-        for (key, device) in devices {
+        for device in devices.values_mut() {
             device.answers.clear();
             // A device that was read well gives every container that holds memory a point, so one without holds nothing.
             // A failed or partial reading proves nothing: it must not look like a container that went away.
             let proves = matches!(nvml, NvmlState::Up { .. })
-                && reported.contains(key)
+                && device.reported
                 && device.report.memory.is_some()
                 && device.report.attribution == Attribution::Complete;
             let read_at = device.report.at;
@@ -152,7 +170,13 @@ impl Node {
         }
         let alive: BTreeSet<&PodUid> =
             self.devices.values().flat_map(|device| device.tenants.keys()).map(|key| &key.pod).collect();
-        self.pods.retain(|uid, _| alive.contains(uid));
+        self.pods.retain(|uid, _| {
+            let stays = alive.contains(uid);
+            if !stays {
+                moved.gone.push(uid.clone());
+            }
+            stays
+        });
     }
 
     /// The node as a report with whole series: what a peer takes over.
@@ -190,7 +214,7 @@ impl Node {
 
 impl Device {
     fn new(report: DeviceReport) -> Self {
-        Self { report, tenants: BTreeMap::new(), answers: Answers::default() }
+        Self { report, tenants: BTreeMap::new(), answers: Answers::default(), reported: true }
     }
 
     /// Takes a container's news; gives how many points were new.

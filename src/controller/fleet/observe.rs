@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpumem_engine::forecast::{Class, Forecast, Outlook, Question, Tenant as Asked, Unknown, forecast_device};
@@ -59,7 +60,7 @@ impl Ask {
 #[derive(Clone, Debug)]
 pub struct Seen<'a> {
     /// Its pod.
-    pub pod: &'a PodReport,
+    pub pod: &'a Arc<PodReport>,
     /// Name in the pod's spec.
     pub container: &'a str,
     /// Current instance.
@@ -86,7 +87,7 @@ impl Seen<'_> {
     pub(super) fn to_observation(&self, node: &str) -> Observation {
         Observation {
             node: node.to_owned(),
-            pod: self.pod.clone(),
+            pod: Arc::clone(self.pod),
             container: self.container.to_owned(),
             container_id: self.container_id.clone(),
             device: self.device.clone(),
@@ -108,11 +109,11 @@ impl Node {
         mut visit: impl FnMut(Seen<'_>),
     ) {
         let clock = self.clock(now);
-        let chosen: BTreeMap<&PodUid, (&PodReport, Standing)> = self
+        let chosen: BTreeMap<&PodUid, (&Arc<PodReport>, Standing)> = self
             .pods
             .iter()
             .filter(|(_, pod)| chosen(pod))
-            .map(|(uid, pod)| (uid, (&**pod, standing(uid))))
+            .map(|(uid, pod)| (uid, (pod, standing(uid))))
             .filter(|(_, (_, standing))| *standing != Standing::Foreign)
             .collect();
         if chosen.is_empty() {
@@ -126,7 +127,7 @@ impl Node {
                 continue;
             }
             device.answer(clock, ask);
-            let Device { report, tenants, answers } = &*device;
+            let Device { report, tenants, answers, reported: _ } = &*device;
             let forecasts = answers.to(ask);
             let living = tenants.iter().filter(|(_, tenant)| !tenant.gone);
             for ((tenant_key, tenant), forecast) in living.zip(forecasts) {

@@ -427,7 +427,7 @@ impl Controller {
 fn observation(report: &Report) -> Observation {
     Observation {
         node: report.node.clone(),
-        pod: report.pod.clone(),
+        pod: report.pod.clone().into(),
         container: "main".to_owned(),
         container_id: report.pod.uid.as_str().into(),
         device: report.device.clone(),
