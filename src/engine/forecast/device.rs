@@ -181,11 +181,17 @@ impl Law<'_> {
         (growing + (1.0 - growing) * base).clamp(0.0, 1.0)
     }
 
-    /// P(within `seconds`), as it is meant. Maps differ from horizon to horizon, so the largest of all up to it holds.
-    fn within(&self, seconds: f64) -> f64 {
-        let meant = |seconds: f64| self.calibration.meant(self.raw(seconds), seconds / self.horizon);
-        let earlier = HORIZONS.map(f64::from).into_iter().chain([self.horizon]).filter(|earlier| *earlier < seconds);
-        earlier.map(meant).fold(meant(seconds), f64::max).clamp(0.0, 1.0)
+    /// P within the horizon and within each of [`HORIZONS`], as they are meant. Maps differ from horizon to horizon, so the
+    /// largest of all up to one holds for it.
+    fn meant(&self) -> (f64, [f64; 3]) {
+        let meant = |seconds: f64| self.calibration.meant(self.raw(seconds), seconds / self.horizon).clamp(0.0, 1.0);
+        let hours = HORIZONS.map(f64::from).map(|seconds| (seconds, meant(seconds)));
+        let own = (self.horizon, meant(self.horizon));
+        let up_to = |end: (f64, f64)| {
+            let earlier = hours.into_iter().chain([own]).filter(|(seconds, _)| *seconds < end.0);
+            earlier.fold(end.1, |most, (_, p)| most.max(p))
+        };
+        (up_to(own), hours.map(up_to))
     }
 }
 
@@ -218,12 +224,13 @@ fn answer(
         // Inside the margin, a part of it must still be filled: being full is not an event, filling up is.
         let room = room.max(0.25 * margin) + own.slack;
         let spread = LEAST_SPREAD.hypot(trend.error);
-        Passage::new(total, room, spread, if trend.unrest > 0.25 { UNREST } else { TRUST }, REACH * trend.seen)
+        let shifts = trend.shifts() || neighbours.iter().any(Trend::shifts);
+        Passage::new(total, shifts, room, spread, if trend.unrest > 0.25 { UNREST } else { TRUST }, REACH * trend.seen)
     });
     let law = Law { calibration, hazard, passage, horizon };
     let time = passage.zip(own.trend).and_then(|(passage, trend)| {
         let (low, high) = calibration.widths.get(trend.kind()).copied().unwrap_or((1.0, 1.0));
-        let (q10, q50, q90) = (passage.quantile(0.1)?, passage.quantile(0.5)?, passage.quantile(0.9)?);
+        let [q10, q50, q90] = passage.quantiles()?;
         Some(TimeToOom {
             q10: Duration::from_secs_f64((q50 * (q10 / q50).powf(low)).min(q50)),
             q50: Duration::from_secs_f64(q50),
@@ -231,7 +238,7 @@ fn answer(
         })
     });
     let class = class(own, series, flat, top >= 0.7 * capacity, horizon);
-    let probability = law.within(horizon);
+    let (probability, within) = law.meant();
     let reason = reason::known(&reason::Facts {
         class,
         trend: own.trend.as_ref(),
@@ -249,7 +256,10 @@ fn answer(
         growth: own.trend.map(|trend| BytesPerSecond(trend.slope)),
         outlook: Outlook::Known {
             probability,
-            by_horizon: HORIZONS.map(|h| (h, law.within(f64::from(h)))),
+            by_horizon: {
+                let mut within = within.into_iter();
+                HORIZONS.map(|h| (h, within.next().unwrap_or(probability)))
+            },
             time_to_oom: time,
         },
         reason,
