@@ -173,6 +173,8 @@ fn culprit(tenants: &[Tenant<'_>], views: &[View]) -> Option<usize> {
 struct Law<'a> {
     calibration: &'a Calibration,
     hazard: Hazard,
+    /// P(a record goes beyond the room).
+    beyond: f64,
     passage: Option<Passage>,
     horizon: f64,
 }
@@ -180,7 +182,7 @@ struct Law<'a> {
 impl Law<'_> {
     /// P(within `seconds`), as it was found.
     fn raw(&self, seconds: f64) -> f64 {
-        let base = self.hazard.within(seconds, &self.calibration.hazard);
+        let base = self.hazard.sets_record(seconds, &self.calibration.hazard) * self.beyond;
         let growing = self.passage.map_or(0.0, |passage| passage.within(seconds));
         (growing + (1.0 - growing) * base).clamp(0.0, 1.0)
     }
@@ -233,7 +235,7 @@ fn answer(
         let shifts = trend.shifts() || neighbours.iter().any(Trend::shifts);
         Passage::new(total, shifts, room, spread, if trend.unrest > 0.25 { UNREST } else { TRUST }, REACH * trend.seen)
     });
-    let law = Law { calibration, hazard, passage, horizon };
+    let law = Law { calibration, hazard, beyond: hazard.beyond(&calibration.hazard), passage, horizon };
     let time = passage.zip(own.trend).and_then(|(passage, trend)| {
         let (low, high) = calibration.widths.get(trend.kind()).copied().unwrap_or((1.0, 1.0));
         let [q10, q50, q90] = passage.quantiles()?;
