@@ -30,8 +30,12 @@ const LONGEST: f64 = 864_000.0;
 /// Seconds for which every forecast has a probability.
 const HORIZONS: [u32; 3] = [300, 900, 3600];
 
-/// Share of the capacity nobody gets to use: allocators round up and drivers keep some.
-pub(super) const MARGIN: f64 = 0.005;
+/// Share of the capacity nobody gets to use: allocators ask in lumps of 2 to 20 MiB. Ten times as much would be hours of a
+/// slow leak.
+pub(super) const MARGIN: f64 = 0.0005;
+
+/// By how many of its own deviations the next step of regular stairs may be larger than the usual one.
+const UNEVEN: f64 = 2.0;
 
 /// What is known of one tenant before anyone's room is.
 #[derive(Clone, Copy)]
@@ -169,6 +173,8 @@ fn culprit(tenants: &[Tenant<'_>], views: &[View]) -> Option<usize> {
 struct Law<'a> {
     calibration: &'a Calibration,
     hazard: Hazard,
+    /// P(a record goes beyond the room).
+    beyond: f64,
     passage: Option<Passage>,
     horizon: f64,
 }
@@ -176,7 +182,7 @@ struct Law<'a> {
 impl Law<'_> {
     /// P(within `seconds`), as it was found.
     fn raw(&self, seconds: f64) -> f64 {
-        let base = self.hazard.within(seconds, &self.calibration.hazard);
+        let base = self.hazard.sets_record(seconds, &self.calibration.hazard) * self.beyond;
         let growing = self.passage.map_or(0.0, |passage| passage.within(seconds));
         (growing + (1.0 - growing) * base).clamp(0.0, 1.0)
     }
@@ -222,12 +228,14 @@ fn answer(
             own + neighbours.iter().map(|other| other.rise(after, shift)).sum::<f64>()
         };
         // Inside the margin, a part of it must still be filled: being full is not an event, filling up is.
-        let room = room.max(0.25 * margin) + own.slack;
+        // Steps differ, and the next one need not be the usual.
+        let uneven = trend.stairs.map_or(0.0, |stairs| UNEVEN * stairs.uneven * stairs.size);
+        let room = (room - uneven).max(0.25 * margin) + own.slack;
         let spread = LEAST_SPREAD.hypot(trend.error);
         let shifts = trend.shifts() || neighbours.iter().any(Trend::shifts);
         Passage::new(total, shifts, room, spread, if trend.unrest > 0.25 { UNREST } else { TRUST }, REACH * trend.seen)
     });
-    let law = Law { calibration, hazard, passage, horizon };
+    let law = Law { calibration, hazard, beyond: hazard.beyond(&calibration.hazard), passage, horizon };
     let time = passage.zip(own.trend).and_then(|(passage, trend)| {
         let (low, high) = calibration.widths.get(trend.kind()).copied().unwrap_or((1.0, 1.0));
         let [q10, q50, q90] = passage.quantiles()?;

@@ -12,14 +12,14 @@ pub(super) fn unrest(series: &Series, signal: Signal, horizon: f64, from: f64, u
     let Some(ring) = coarse.and_then(|scale| series.ring(scale)) else { return 0.0 };
     let seconds = coarse.and_then(|scale| SCALES.get(scale)).map_or(1.0, |(seconds, _)| f64::from(*seconds));
     let (mut rises, mut falls, mut top) = (0.0, 0.0, 0.0_f64);
-    let (mut before, mut current) = (None::<f64>, None::<(f64, f64)>);
+    let (mut before, mut current) = (None::<f64>, None::<(u64, f64)>);
     for block in ring.iter() {
         let start = f64::from(block.index) * seconds;
         let (samples, floor, _) = reading(block, signal);
         if samples == 0 || start < from || start > until {
             continue;
         }
-        let (place, floor) = ((start / stretch).floor(), f64::from(floor) * 1024.0);
+        let (place, floor) = ((start / stretch) as u64, f64::from(floor) * 1024.0);
         current = match current {
             Some((known, lowest)) if known == place => Some((place, lowest.min(floor))),
             Some((_, lowest)) => {

@@ -18,6 +18,8 @@ pub(super) struct Stairs {
     pub(super) since: f64,
     /// How much one gap differs from the next, relative.
     pub(super) shake: f64,
+    /// How much one size differs from the next, relative.
+    pub(super) uneven: f64,
     /// Steps seen.
     pub(super) count: f64,
 }
@@ -114,7 +116,7 @@ fn steps(floors: &[(f64, f64)], seconds: f64, largest: f64) -> Option<Stairs> {
     let (size, uneven) = spread(sizes.get(..count)?);
     let since = end + seconds - times.get(count - 1)?;
     let regular = shake < 0.35 && uneven < 0.35 && gap >= 3.0 * seconds;
-    (regular && since <= 1.6 * gap + seconds).then_some(Stairs { size, gap, since, shake, count: count as f64 })
+    (regular && since <= 1.6 * gap + seconds).then_some(Stairs { size, gap, since, shake, uneven, count: count as f64 })
 }
 
 impl Stairs {

@@ -107,6 +107,8 @@ fn stopped(
     let visible = (2.2 * far.jump).max(4.0 * close.residual);
     windows(series, signal, (shortest / 4.0).max(visible / close.slope), near.length() * 0.99, from)
         .filter_map(|window| Some((Shape::of(&window, 0.0)?, window)))
+        // One in which more was given back than growth would add saw the end of an excursion, not of the growth.
+        .filter(|(shape, window)| shape.falls <= 0.5 * close.slope * window.length())
         .any(|(shape, window)| shape.slope * window.length() < 0.3 * close.slope * window.length())
 }
 

@@ -2,9 +2,9 @@
 //! `cargo bench -p gpumem-engine --bench forecast -- --train-lstm`. Deterministic; some minutes.
 
 use super::{CELLS, GATES, INPUTS, Memory, Model, OUTPUTS, Step, WEIGHTS, WIDTH};
+use crate::corpus;
 use crate::corpus::dice::Dice;
 use crate::corpus::families::ALL;
-use crate::corpus::{self};
 use crate::feed::{Faults, Feed};
 use crate::judge::{HORIZONS, Setting};
 
@@ -134,7 +134,10 @@ pub fn run() {
                 let (own, n) = learn(&model, life, setting.horizon, &mut slope);
                 (loss, answers) = (loss + own, answers + n);
             }
-            slope.iter_mut().for_each(|slope| *slope *= 30.0 / answers.max(1) as f32);
+            let scale = 30.0 / answers.max(1) as f32;
+            for slope in &mut slope {
+                *slope *= scale;
+            }
             adam.turn(&mut model.weights, &mut slope, rate);
             count += answers;
         }
