@@ -24,6 +24,8 @@ pub enum Command {
     Agent(crate::agent::Args),
     /// Run in the cluster: forecast, decide, act.
     Controller(crate::controller::Args),
+    /// Remove what the controller made at run time; the chart runs it at the end of an uninstallation.
+    Cleanup(crate::controller::cleanup::Args),
     /// Play the driver, or a process on it, where there is no GPU.
     #[command(subcommand)]
     Sim(gpumem_sim::cli::Command),
@@ -42,6 +44,10 @@ impl Cli {
         match self.command {
             Command::Agent(args) => crate::agent::main(args),
             Command::Controller(args) => crate::controller::main(args),
+            Command::Cleanup(args) => match cleanup(args) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => fail(&error),
+            },
             Command::Sim(command) => command.run(),
             Command::Crd { directory } => match print_crds(directory.as_deref()) {
                 Ok(()) => ExitCode::SUCCESS,
@@ -49,6 +55,11 @@ impl Cli {
             },
         }
     }
+}
+
+fn cleanup(args: crate::controller::cleanup::Args) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(crate::controller::cleanup::run(args))?)
 }
 
 fn print_crds(directory: Option<&std::path::Path>) -> anyhow::Result<()> {

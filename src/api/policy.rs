@@ -254,7 +254,8 @@ pub struct PredictionSpec {
     #[serde(default = "default_act")]
     pub act: Threshold,
 
-    /// The risk is over when the probability falls to this and stays there.
+    /// The risk is over when the probability falls to this and stays there. For `forSeconds` after the controller has
+    /// started, or taken over from another, no action is taken either.
     #[serde(default = "default_clear")]
     pub clear: Threshold,
 
@@ -351,7 +352,7 @@ pub struct DisruptionSpec {
 
     /// Actions on one workload within 24 hours; then the policy stops and reports ActionsEffective: False.
     #[serde(default = "default_three")]
-    #[schemars(range(min = 1, max = 100))]
+    #[schemars(range(min = 1, max = 20))]
     pub max_attempts: i32,
 
     /// Kinds of pods never acted on. Removing an entry is a decision: what DaemonSets or the kubelet own, and pods without
@@ -500,7 +501,9 @@ pub struct ActionRecord {
     pub pod_uid: String,
     /// Workload of the pod.
     pub workload: String,
-    /// Succeeded, Blocked, Gone, Failed, DryRun, …: a closed set.
+    /// Succeeded (evicted), DryRun (would be), BlockedByBudget, BudgetNotObserved, SeveralBudgets, BudgetInvalid,
+    /// Throttled, NotPermitted, Rejected, Replaced, Gone, Unclear, Withdrawn (something changed before the call), FoundDone
+    /// (the answer was lost, the pod is gone) or Abandoned (recorded, never carried out).
     pub outcome: String,
     /// What was seen, what was done, and why it came out so.
     pub message: String,

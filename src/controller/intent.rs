@@ -183,17 +183,13 @@ pub async fn close(ctx: &Context, intent: &Intent, closing: &Closing, now: &Now)
     .await
 }
 
-/// Notes which deeds are in their workload's profile by now, and of which the workload is whole again.
-pub async fn mark(ctx: &Context, recorded: &[String], whole: &[String], now: &Now) -> Result<(), Error> {
+/// Writes down how deeds stand by now. A deed that is no longer there is left out.
+pub async fn update(ctx: &Context, deeds: &[LedgerDeed], now: &Now) -> Result<(), Error> {
     change(ctx, now, |state| {
         let mut changed = None;
         for deed in &mut state.deeds {
-            if deed.unrecorded.is_some() && recorded.contains(&deed.id) {
-                deed.unrecorded = None;
-                changed = Some(());
-            }
-            if !deed.settled && whole.contains(&deed.id) {
-                deed.settled = true;
+            if let Some(newer) = deeds.iter().find(|newer| newer.id == deed.id && *newer != deed) {
+                *deed = newer.clone();
                 changed = Some(());
             }
         }

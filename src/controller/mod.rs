@@ -38,6 +38,8 @@ pub mod profile;
 
 pub mod report;
 
+pub mod cleanup;
+
 pub mod health;
 
 mod run;

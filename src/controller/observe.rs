@@ -19,7 +19,7 @@ use super::context::Context;
 use super::fleet::Observation;
 use super::now::Now;
 use super::profile;
-use super::workload::{Chain, check_namespace, read_group};
+use super::workload::{Chain, check_namespace, count_budgets, read_group};
 use crate::api::convert::{self, Rejection};
 use crate::api::policy::GpuMemoryPolicy;
 use crate::api::usage::PodReport;
@@ -151,6 +151,10 @@ async fn view(
             (observation, level)
         })
         .collect();
+    if levels.iter().any(|(observation, _)| observation.pod.terminating) {
+        // It ends by itself; what it held is on its way back.
+        return;
+    }
     one.stale += levels.iter().filter(|(observation, _)| is_stale(policy, observation)).count();
     let worst = levels.iter().max_by(|(a, a_level), (b, b_level)| {
         (*a_level, probability(a)).partial_cmp(&(*b_level, probability(b))).unwrap_or(std::cmp::Ordering::Equal)
@@ -166,7 +170,9 @@ async fn view(
             level = Level::Unknown;
             worst.forecast.outlook = Outlook::Unknown { why: Unknown::NoData };
             worst.forecast.reason = why.to_string();
-            levels.iter_mut().for_each(|(_, level)| *level = Level::Unknown);
+            for (_, level) in &mut levels {
+                *level = Level::Unknown;
+            }
         }
         let wants_action = level == Level::High && policy.actions.evict && policy.mode > Mode::Observe;
         if wants_action {
@@ -209,13 +215,12 @@ async fn stand(
 ) -> Result<Standing, Hold> {
     let key = (policy.key.clone(), worst.pod.uid.clone());
     let known = memory.candidates.get(&key).filter(|(at, _)| now.stamp.since(*at) < DECIDE_AGE);
-    let looked = match known {
-        Some((_, looked)) => looked.clone(),
-        None => {
-            let looked = look(ctx, memory, now, policy, worst, chain).await;
-            memory.candidates.insert(key, (now.stamp, looked.clone()));
-            looked
-        }
+    let looked = if let Some((_, looked)) = known {
+        looked.clone()
+    } else {
+        let looked = look(ctx, memory, now, policy, worst, chain).await;
+        memory.candidates.insert(key, (now.stamp, looked.clone()));
+        looked
     };
     let (standing, history) = looked?;
     if let Some(top) = chain.top() {
@@ -238,12 +243,14 @@ async fn look(
     chain.standing.clone()?;
     check_namespace(&ctx.read, namespace).await?;
     let Some(top) = chain.top() else { return Err(Hold::OwnerUnknown { why: "it has none".to_owned() }) };
-    let group = read_group(&ctx.read, &mut memory.hops, now.stamp, namespace, top, Some(&facts.labels)).await?;
-    let group = group.ok_or_else(|| Hold::OwnerUnknown { why: format!("{} {} is gone", top.kind, top.name) })?;
+    let group = read_group(&ctx.read, namespace, top).await?;
+    let mut group = group.ok_or_else(|| Hold::OwnerUnknown { why: format!("{} {} is gone", top.kind, top.name) })?;
+    group.budgets =
+        count_budgets(&ctx.read, namespace, &facts.labels).await.map_err(super::workload::Error::into_hold)?;
     let history = profile::read(&ctx.read, namespace, top)
         .await
         .map_err(|error| Hold::LedgerUnreadable { why: error.to_string() })?;
-    Ok((Standing { group, ready: facts.ready_since.is_some() }, history))
+    Ok((Standing { group, ready: facts.ready }, history))
 }
 
 fn is_stale(policy: &Policy, observation: &Observation) -> bool {

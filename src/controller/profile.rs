@@ -84,16 +84,15 @@ pub async fn record(
     let params = PatchParams::apply(FIELD_MANAGER);
     for _ in 0..WRITE_TRIES {
         let found = api.get_opt(&name).await.map_err(|source| Error::Read { name: name.clone(), source })?;
-        let profile = match found {
-            Some(profile) => profile,
-            None => {
-                let fresh = json!({
-                    "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "GpuMemoryProfile",
-                    "metadata": {"name": name},
-                    "spec": {"workload": WorkloadRef::from(workload)}
-                });
-                api.patch(&name, &params, &Patch::Apply(&fresh)).await.map_err(failed)?
-            }
+        let profile = if let Some(profile) = found {
+            profile
+        } else {
+            let fresh = json!({
+                "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "GpuMemoryProfile",
+                "metadata": {"name": name},
+                "spec": {"workload": WorkloadRef::from(workload)}
+            });
+            api.patch(&name, &params, &Patch::Apply(&fresh)).await.map_err(failed)?
         };
         let mut status = profile.status.unwrap_or_default();
         if status.actions.iter().any(|known| known.id == record.id) {

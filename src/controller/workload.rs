@@ -5,10 +5,9 @@
 //! to a successor of the same name, or a circle, ends the climb.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use gpumem_engine::decision::{Hold, PodRef, Protected, Workload};
-use gpumem_engine::pacing::{Stamp, WorkloadUid};
+use gpumem_engine::pacing::WorkloadUid;
 use gpumem_engine::policy::Protection;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -53,16 +52,6 @@ pub enum Error {
         /// Why.
         source: kube::Error,
     },
-    /// The pods of a workload.
-    #[error("listing the pods of {kind} {name}")]
-    Pods {
-        /// Kind.
-        kind: String,
-        /// Name.
-        name: String,
-        /// Why.
-        source: kube::Error,
-    },
     /// The budgets of a namespace.
     #[error("listing the PodDisruptionBudgets of {namespace}")]
     Budgets {
@@ -80,7 +69,6 @@ impl Error {
             Self::Pod { .. } => "pod",
             Self::Namespace { .. } => "namespace",
             Self::Owner { .. } => "owner",
-            Self::Pods { .. } => "pods",
             Self::Budgets { .. } => "budgets",
         }
     }
@@ -90,7 +78,6 @@ impl Error {
         let (Self::Pod { source, .. }
         | Self::Namespace { source, .. }
         | Self::Owner { source, .. }
-        | Self::Pods { source, .. }
         | Self::Budgets { source, .. }) = self;
         matches!(source, kube::Error::Api(status) if status.code == 403)
     }
@@ -119,8 +106,8 @@ pub struct PodFacts {
     pub terminating: bool,
     /// Its phase.
     pub phase: String,
-    /// Since when it is Ready.
-    pub ready_since: Option<Stamp>,
+    /// Whether it is Ready.
+    pub ready: bool,
     /// Its priority class.
     pub priority_class: Option<String>,
 }
@@ -135,9 +122,7 @@ impl PodFacts {
         let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key)).cloned();
         let spec = pod.spec.as_ref();
         let status = pod.status.as_ref();
-        let ready = status.and_then(|status| status.conditions.as_ref()).and_then(|conditions| {
-            conditions.iter().find(|condition| condition.type_ == "Ready" && condition.status == "True")
-        });
+        let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
         Self {
             pod: PodRef {
                 namespace: metadata.namespace.clone().unwrap_or_default(),
@@ -151,15 +136,9 @@ impl PodFacts {
             is_mirror: annotation(MIRROR).is_some(),
             terminating: metadata.deletion_timestamp.is_some(),
             phase: status.and_then(|status| status.phase.clone()).unwrap_or_else(|| "Unknown".to_owned()),
-            ready_since: ready
-                .map(|ready| ready.last_transition_time.as_ref().map_or(Stamp(0), |time| Stamp(time.0.as_second()))),
+            ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
             priority_class: spec.and_then(|spec| spec.priority_class_name.clone()),
         }
-    }
-
-    /// How long it has been Ready at `now`.
-    pub fn ready_for(&self, now: Stamp) -> Option<Duration> {
-        self.ready_since.map(|since| now.since(since))
     }
 
     /// Whether this is the pod that an agent on `node` reported: the API's word on UID, node and labels counts.

@@ -7,15 +7,20 @@ use serde::{Deserialize, Serialize};
 use crate::quantity::{Bytes, BytesPerSecond, Moment};
 use crate::series::Series;
 
+pub mod calibration;
 mod device;
 mod hazard;
 mod passage;
+#[cfg(test)]
+mod properties;
 mod reason;
 mod stairs;
 #[cfg(test)]
 mod tests;
 mod trend;
 mod window;
+
+pub use hazard::Hazard;
 
 /// What is asked of a series.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,6 +75,22 @@ pub enum Class {
     Load,
     /// Not enough is known.
     Unknown,
+}
+
+impl Class {
+    /// How the forecast was made, for people who audit it.
+    pub const fn regime(self) -> &'static str {
+        match self {
+            Self::WarmUp => "warming up",
+            Self::Leak => "damped envelope",
+            Self::Plateau | Self::Pool => "base hazard",
+            Self::Fragmentation | Self::Peak => "record law",
+            Self::Periodic => "periodic spikes",
+            Self::RestartLoop => "restart loop",
+            Self::Load => "mean reverting",
+            Self::Unknown => "none",
+        }
+    }
 }
 
 /// Will it run out?
@@ -156,5 +177,21 @@ pub fn forecast_device(
     unattributed: Option<Bytes>,
     tenants: &[Tenant<'_>],
 ) -> Vec<Forecast> {
-    device::forecast(now, usable, unattributed, tenants)
+    device::forecast(now, usable, unattributed, tenants, &calibration::FITTED)
+}
+
+/// The same with a calibration of your own: for fitting one.
+pub fn forecast_device_with(
+    now: Moment,
+    usable: Option<Bytes>,
+    unattributed: Option<Bytes>,
+    tenants: &[Tenant<'_>],
+    calibration: &calibration::Calibration,
+) -> Vec<Forecast> {
+    device::forecast(now, usable, unattributed, tenants, calibration)
+}
+
+/// What the base hazard of a series on a device of `capacity` is judged by: for fitting its law.
+pub fn hazard(series: &Series, horizon: Duration, capacity: Bytes) -> Hazard {
+    device::hazard(series, horizon.as_secs_f64().max(1.0), capacity.as_f64().max(1.0))
 }

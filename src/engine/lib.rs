@@ -38,4 +38,6 @@ pub mod decision;
 
 pub mod replay;
 
+pub mod oom;
+
 pub mod estimate;

@@ -227,10 +227,8 @@ pub struct Candidate<'a> {
 pub struct Group {
     /// Pods it should have.
     pub desired: u32,
-    /// Pods that are Ready and not terminating.
+    /// Pods that are Ready.
     pub ready: u32,
-    /// How long the youngest Ready pod has been Ready; `None` without one.
-    pub ready_for: Option<Duration>,
     /// Whether a rollout is in progress.
     pub rolling_out: bool,
     /// PodDisruptionBudgets that select the pod.
@@ -238,9 +236,9 @@ pub struct Group {
 }
 
 impl Group {
-    /// Whether every pod is there, and has been for `settle`.
-    pub fn is_whole(&self, settle: Duration) -> bool {
-        self.ready >= self.desired && (self.desired == 0 || self.ready_for.is_some_and(|held| held >= settle))
+    /// Whether every pod is there.
+    pub fn is_whole(&self) -> bool {
+        self.ready >= self.desired
     }
 }
 
@@ -252,9 +250,9 @@ impl Deeds {
         self.workload_is_rested(now, &policy.disruption, dry_run, candidate.workload)?;
         self.device_is_not_being_relieved(now, dry_run, candidate.device)?;
         self.policy_has_budget(now, policy, dry_run)?;
-        // Last, because it is the only one that a recovering workload passes by itself: whole before the next.
+        // The ledger says so as well, while it remembers the deed; the profile remembers longer.
         let touched = self.histories.get(candidate.workload).is_some_and(|history| history.attempts(now, dry_run) > 0);
-        if touched && !candidate.group.is_whole(policy.disruption.settle()) {
+        if touched && !candidate.group.is_whole() {
             return Err(Hold::ReplacementNotReady { ready: candidate.group.ready, desired: candidate.group.desired });
         }
         Ok(())
@@ -402,7 +400,7 @@ mod tests {
 
     #[test]
     fn what_remains_after_the_action_counts_and_not_what_is_there_now() {
-        let group = |ready| Group { desired: 2, ready, ready_for: None, rolling_out: false, budgets: 1 };
+        let group = |ready| Group { desired: 2, ready, rolling_out: false, budgets: 1 };
         assert_eq!(check_group(&disruption(), &group(1), true), Err(Hold::MinAvailable { remaining: 0, min: 1 }));
         assert_eq!(check_group(&disruption(), &group(2), true), Ok(()));
         assert_eq!(check_group(&disruption(), &group(1), false), Ok(()), "a pod that is not Ready is not missed");

@@ -75,7 +75,7 @@ pub const SCALES: [(u32, usize); 5] = [(2, 48), (10, 48), (60, 48), (600, 36), (
 /// Earlier runs remembered.
 const ATTEMPTS: usize = 4;
 
-/// A fall below this share of the peak is a new life of the workload, not a cache given back: the process is gone.
+/// A fall below this share of the peak is no cache given back: the process is gone.
 const NEW_LIFE: f64 = 0.02;
 
 /// A fall below this share of the peak is a reset: afterwards only levels above the old peak are new.
@@ -112,6 +112,8 @@ struct State {
     excess: Bytes,
     /// Typical distance of samples in milliseconds; zero while unknown.
     interval: u32,
+    /// A reading of next to nothing, until the next one confirms it.
+    doubt: Option<Point>,
     /// Points that came too late or twice.
     refused: u32,
     attempts: Vec<Attempt>,
@@ -132,9 +134,6 @@ impl Series {
         if outcome == Pushed::NewSegment {
             let state = self.state.reborn(self.raw.back().map(|last| last.at), point.at);
             *self = Self { segment: Some(segment), started: Some(point.at), state, ..Self::default() };
-        } else if point.used.as_f64() < NEW_LIFE * self.state.peak.as_f64() {
-            self.state = self.state.reborn(newest.map(|last| last.at), point.at);
-            self.rings = Default::default();
         }
         if self.raw.len() >= RAW_POINTS {
             self.raw.pop_front();
@@ -144,11 +143,30 @@ impl Series {
         self.raw.push_back(point);
         self.samples += 1;
         self.peak = self.peak.max(point.used);
+        self.settle(point);
+        outcome
+    }
+
+    /// A reading of next to nothing is believed when the next one confirms it: the process is gone then, and what comes is
+    /// a new life. Alone it is a glitch of the counter, and neither blocks nor records hear of it.
+    fn settle(&mut self, point: Point) {
+        let doubt = self.state.doubt.take();
+        let gone = point.used.as_f64() < NEW_LIFE * self.state.peak.as_f64();
+        match doubt {
+            None if gone => {
+                self.state.doubt = Some(point);
+                return;
+            }
+            Some(doubt) if gone || point.used.as_f64() < RESET * self.state.peak.as_f64() => {
+                self.state = self.state.reborn(Some(doubt.at), point.at);
+                self.rings = Default::default();
+            }
+            Some(_) | None => {}
+        }
         self.state.take(point);
         for (ring, (seconds, limit)) in self.rings.iter_mut().zip(SCALES) {
             ring.push(seconds, limit, point);
         }
-        outcome
     }
 
     /// The newest point.
@@ -270,6 +288,10 @@ impl State {
     }
 
     fn take(&mut self, point: Point) {
+        if self.peak == Bytes::ZERO {
+            // A life begins with its first byte: idle readings before it are no warm-up.
+            self.born = point.at;
+        }
         if self.peak == Bytes::ZERO || point.used.as_f64() > self.peak.as_f64() * (1.0 + RECORD) {
             let excess = (point.used - self.peak).as_f64();
             let mean = self.excess.as_f64();

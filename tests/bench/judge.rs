@@ -31,6 +31,13 @@ impl Setting {
     }
 }
 
+impl Setting {
+    /// The same with another dwell, as a share of the horizon: rules that people hold for a time of their own.
+    pub fn held(&self, share: f64) -> Self {
+        Self { dwell: share * self.horizon, ..*self }
+    }
+}
+
 /// One evaluation of one tenant.
 #[derive(Clone, Copy, Debug)]
 pub struct Eval {
@@ -112,6 +119,8 @@ pub struct Outcome {
     pub intervals: (usize, usize),
     /// log2(q50 / true) at each of them.
     pub errors: Vec<f64>,
+    /// The same, 50 to 70 minutes before.
+    pub early: Vec<f64>,
     /// Evaluations without an answer, and all.
     pub silent: (usize, usize),
 }
@@ -153,6 +162,9 @@ pub fn judge(evals: &[Eval], feed: &Feed, setting: &Setting) -> Outcome {
             if truth <= 2.0 * setting.horizon {
                 outcome.intervals.0 += 1;
                 outcome.intervals.1 += usize::from(q10 <= truth && truth <= q90);
+                if (3000.0..4200.0).contains(&truth) {
+                    outcome.early.push((q50 / truth).log2());
+                }
                 outcome.errors.push((q50 / truth.max(1.0)).log2());
             }
         }

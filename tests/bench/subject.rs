@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use gpumem_engine::forecast::{Forecast, Outlook, Question, Tenant, forecast_device};
+use gpumem_engine::forecast::calibration::{Calibration, FITTED};
+use gpumem_engine::forecast::{Forecast, Outlook, Question, Tenant, forecast_device_with};
 use gpumem_engine::quantity::{Bytes, Moment};
 use gpumem_engine::series::{AllocatorPoint, Point, Segment, Series};
 
@@ -21,13 +22,14 @@ pub fn point(row: &Row) -> Point {
 
 /// Walks through the feed and evaluates every `setting.every` seconds.
 pub fn walk(feed: &Feed, setting: &Setting, mut see: impl FnMut(f64, &[Series], &[Forecast])) {
-    walk_with(feed, setting, None, &mut see);
+    walk_with(feed, setting, None, &FITTED, &mut see);
 }
 
 pub fn walk_with(
     feed: &Feed,
     setting: &Setting,
     declared: Option<f64>,
+    calibration: &Calibration,
     see: &mut impl FnMut(f64, &[Series], &[Forecast]),
 ) {
     let mut series = vec![Series::default(); feed.tenants];
@@ -62,7 +64,8 @@ pub fn walk_with(
                 },
             })
             .collect();
-        let answers = forecast_device(now, Some(mib(feed.capacity_at(row.at))), Some(mib(feed.orphaned)), &tenants);
+        let capacity = Some(mib(feed.capacity_at(row.at)));
+        let answers = forecast_device_with(now, capacity, Some(mib(feed.orphaned)), &tenants, calibration);
         let mut all: Vec<Forecast> = vec![
             Forecast {
                 class: gpumem_engine::forecast::Class::Unknown,
@@ -80,8 +83,12 @@ pub fn walk_with(
 }
 
 pub fn evals(feed: &Feed, setting: &Setting, declared: Option<f64>) -> Vec<Eval> {
+    evals_with(feed, setting, declared, &FITTED)
+}
+
+pub fn evals_with(feed: &Feed, setting: &Setting, declared: Option<f64>, calibration: &Calibration) -> Vec<Eval> {
     let mut evals = Vec::new();
-    walk_with(feed, setting, declared, &mut |at, series, answers| {
+    walk_with(feed, setting, declared, calibration, &mut |at, series, answers| {
         for (tenant, answer) in answers.iter().enumerate() {
             let age = at - series[tenant].born().0 as f64 / 1000.0;
             let segment = series[tenant].segment().map_or(0, |segment| segment.0);
@@ -98,4 +105,11 @@ pub fn evals(feed: &Feed, setting: &Setting, declared: Option<f64>) -> Vec<Eval>
         }
     });
     evals
+}
+
+pub fn risk(answer: &Forecast) -> Option<f64> {
+    match answer.outlook {
+        Outlook::Known { probability, .. } => Some(probability),
+        Outlook::Unknown { .. } => None,
+    }
 }

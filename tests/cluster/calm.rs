@@ -25,9 +25,10 @@ async fn a_disruption_budget_blocks_the_eviction_and_its_removal_lets_it_pass() 
         }))
         .await?;
     scene.enforce("p", "leaker", |spec| spec["disruption"]["requireBudget"] = json!(true)).await?;
-    scene.deploy("leaker", 2, "leak:from=40GiB,rate=220MiB/s,start=10s").await?;
+    // Slow enough to be refused for a while and still be evicted in time.
+    scene.deploy("leaker", 2, "leak:from=50GiB,rate=220MiB/s,start=10s").await?;
     let uid = scene.running("leaker").await?;
-    let condition = until("a condition that names the budget", EVICTION, || async {
+    let condition = until("a condition that names the budget", 2 * EVICTION, || async {
         Ok(scene.condition("p", "ActionAllowed").await?.filter(|(status, _)| status == "False"))
     })
     .await?;

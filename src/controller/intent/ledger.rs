@@ -158,6 +158,8 @@ pub struct LedgerDeed {
     pub workload: WorkloadRef,
     /// Namespace of the pod.
     pub namespace: String,
+    /// Name of the pod.
+    pub pod: String,
     /// UID of the pod.
     pub pod_uid: PodUid,
     /// Device that was relieved.
@@ -168,7 +170,10 @@ pub struct LedgerDeed {
     pub settle_seconds: u64,
     /// Whether it was only tried.
     pub dry_run: bool,
-    /// Whether the workload is whole again.
+    /// Since when the workload has been seen whole again, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whole_since: Option<String>,
+    /// Whether it has been whole for long enough.
     #[serde(default)]
     pub settled: bool,
     /// The record that is still to be written into the workload's profile. Until it is, the workload counts as not
@@ -185,11 +190,13 @@ impl LedgerDeed {
             policy: intent.policy.clone(),
             workload: intent.workload.clone(),
             namespace: intent.namespace.clone(),
+            pod: intent.pod.clone(),
             pod_uid: intent.pod_uid.clone(),
             device: intent.device.clone(),
             at: intent.created.clone(),
             settle_seconds: intent.settle_seconds,
             dry_run: intent.dry_run,
+            whole_since: None,
             settled: false,
             unrecorded,
         }

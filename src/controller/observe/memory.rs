@@ -25,6 +25,9 @@ const FORGET: Duration = Duration::from_mins(10);
 const CHAIN_AGE: Duration = Duration::from_mins(10);
 const BROKEN_CHAIN_AGE: Duration = Duration::from_secs(30);
 
+/// What was read about a pod for a decision: where it stands and its workload's past, or why it may not be acted on.
+pub type Candidate = Result<(Standing, History), Hold>;
+
 /// See the module.
 #[derive(Debug)]
 pub struct Memory {
@@ -35,7 +38,7 @@ pub struct Memory {
     /// Owners that were looked at.
     pub hops: Hops,
     /// What was read for a decision about a pod under a policy, and when.
-    pub candidates: HashMap<(PolicyKey, PodUid), (Stamp, Result<(Standing, History), Hold>)>,
+    pub candidates: HashMap<(PolicyKey, PodUid), (Stamp, Candidate)>,
     /// When the Events about a pod under a policy were last written.
     pub notified: HashMap<(PolicyKey, PodUid), Stamp>,
     /// Why a pod was last held back, to count each change once.
@@ -103,21 +106,20 @@ impl Memory {
         age: Duration,
     ) -> Result<PodFacts, Hold> {
         let known = self.pods.get(&pod.uid).filter(|(at, _)| now.stamp.since(*at) < age);
-        let facts = match known {
-            Some((_, facts)) => facts.clone(),
-            None => {
-                let read = match read_pod(&ctx.read, &pod.namespace, &pod.name).await {
-                    Ok(facts) => {
-                        // The fleet leaves out the reports of every other node from now on.
-                        let same = facts.as_ref().filter(|facts| facts.pod.uid == pod.uid);
-                        ctx.fleet().settle(&pod.uid, same.map(|facts| facts.pod.node.as_str()));
-                        facts.ok_or_else(|| Hold::PodUnverified { why: "there is no such pod".to_owned() })
-                    }
-                    Err(error) => Err(error.into_hold()),
-                };
-                self.pods.insert(pod.uid.clone(), (now.stamp, read.clone()));
-                read
-            }
+        let facts = if let Some((_, facts)) = known {
+            facts.clone()
+        } else {
+            let read = match read_pod(&ctx.read, &pod.namespace, &pod.name).await {
+                Ok(facts) => {
+                    // The fleet leaves out the reports of every other node from now on.
+                    let same = facts.as_ref().filter(|facts| facts.pod.uid == pod.uid);
+                    ctx.fleet().settle(&pod.uid, same.map(|facts| facts.pod.node.as_str()));
+                    facts.ok_or_else(|| Hold::PodUnverified { why: "there is no such pod".to_owned() })
+                }
+                Err(error) => Err(error.into_hold()),
+            };
+            self.pods.insert(pod.uid.clone(), (now.stamp, read.clone()));
+            read
         };
         let facts = facts?;
         facts.confirm(node, pod)?;

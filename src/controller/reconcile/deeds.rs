@@ -13,11 +13,11 @@ use crate::api::policy::{ActionRecord, ActionType, GpuMemoryPolicy};
 use crate::controller::act::{self, Outcome};
 use crate::controller::context::Context;
 use crate::controller::intent::{self, Closing, Intent, Ledger, LedgerDeed, PolicyRef, Settled};
-use crate::controller::now::{Now, rfc3339};
+use crate::controller::now::{Now, parse_rfc3339, rfc3339};
 use crate::controller::observe::{Memory, Observed, key_of};
 use crate::controller::profile;
 use crate::controller::report::shorten;
-use crate::controller::workload::read_group;
+use crate::controller::workload::{read_group, read_pod};
 
 /// Calls are at least this far apart, whatever budgets allow: the API server and the scheduler have others to serve.
 const BETWEEN_CALLS: Duration = Duration::from_secs(5);
@@ -102,31 +102,56 @@ pub async fn look_after(ctx: &Context, memory: &mut Memory, ledger: &Result<Ledg
         return;
     }
     memory.last_recovery_look = Some(now.stamp);
-    let (mut recorded, mut whole) = (Vec::new(), Vec::new());
+    let mut changed = Vec::new();
     for deed in recovering {
-        let workload = Workload::from(&deed.workload);
-        let group = read_group(&ctx.read, &mut memory.hops, now.stamp, &deed.namespace, &workload, None).await;
-        let is_gone = matches!(group, Ok(None));
-        if let Some(record) = deed.unrecorded.as_ref().filter(|_| !is_gone) {
-            match profile::record(&ctx.act, &deed.namespace, &workload, record, None, now.stamp).await {
-                Ok(()) => recorded.push(deed.id.clone()),
-                Err(error) => {
-                    warn!(error = &error as &dyn std::error::Error, "action still not in its workload's profile");
-                    continue;
-                }
-            }
-        }
-        let settle = Duration::from_secs(deed.settle_seconds);
-        if is_gone || matches!(group, Ok(Some(group)) if group.is_whole(settle)) {
-            whole.push(deed.id.clone());
+        let seen = look_at(ctx, deed, now).await;
+        if seen != *deed {
+            changed.push(seen);
         }
     }
-    if recorded.is_empty() && whole.is_empty() {
+    if changed.is_empty() {
         return;
     }
-    if let Err(error) = intent::mark(ctx, &recorded, &whole, now).await {
+    if let Err(error) = intent::update(ctx, &changed, now).await {
         warn!(error = &error as &dyn std::error::Error, "recovery not noted, trying again");
     }
+}
+
+/// How a deed stands now. What cannot be read leaves it as it is.
+async fn look_at(ctx: &Context, deed: &LedgerDeed, now: &Now) -> LedgerDeed {
+    let mut deed = deed.clone();
+    let workload = Workload::from(&deed.workload);
+    let group = match read_group(&ctx.read, &deed.namespace, &workload).await {
+        Ok(Some(group)) => group,
+        Ok(None) => {
+            // Nobody is left to recover, nor to be remembered.
+            deed.settled = true;
+            return deed;
+        }
+        Err(_) => return deed,
+    };
+    if let Some(record) = &deed.unrecorded {
+        match profile::record(&ctx.act, &deed.namespace, &workload, record, None, now.stamp).await {
+            Ok(()) => deed.unrecorded = None,
+            Err(error) => {
+                warn!(error = &error as &dyn std::error::Error, "action still not in its workload's profile");
+                return deed;
+            }
+        }
+    }
+    // A pod that is ending may count as Ready until it is gone.
+    let ended = match read_pod(&ctx.read, &deed.namespace, &deed.pod).await {
+        Ok(pod) => pod.is_none_or(|pod| pod.pod.uid != deed.pod_uid),
+        Err(_) => return deed,
+    };
+    if !ended || !group.is_whole() {
+        deed.whole_since = None;
+        return deed;
+    }
+    let since = deed.whole_since.get_or_insert_with(|| rfc3339(now.stamp));
+    let held = parse_rfc3339(since).map_or(Duration::ZERO, |since| now.stamp.since(since));
+    deed.settled = held >= Duration::from_secs(deed.settle_seconds);
+    deed
 }
 
 /// Everything that was done lately, as decisions see it.

@@ -162,12 +162,13 @@ fn allowed(policy: &Policy, decisions: &[Decision], done: &[&Done], brake: &Brak
             | Outcome::Abandoned => {}
         }
     }
-    let hold = decisions.iter().find_map(|decision| match decision {
-        Decision::Hold { pod, why, .. } => Some(Finding("False", why.reason(), format!("pod {}: {why}", pod.name))),
+    let mut holds = decisions.iter().filter_map(|decision| match decision {
+        Decision::Hold { pod, why, .. } => Some((pod, why)),
         Decision::Notify(_) | Decision::Evict(_) => None,
     });
-    if let Some(hold) = hold {
-        return hold;
+    // A pod that is ending already is the least interesting of them.
+    if let Some((pod, why)) = holds.clone().find(|(_, why)| **why != Hold::PodTerminating).or_else(|| holds.next()) {
+        return Finding("False", why.reason(), format!("pod {}: {why}", pod.name));
     }
     let standing = |why: Hold| Finding("False", why.reason(), why.to_string());
     match (policy.mode, brake, policy.paused.first()) {

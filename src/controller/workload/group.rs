@@ -1,46 +1,61 @@
-//! The pods of one workload: how many there should be, how many are Ready, and which budgets cover one of them.
+//! The pods of one workload: how many there should be, how many are Ready, and which budgets cover one of them. The owner's
+//! own status says it; pods are not listed, so that no right to list them is needed.
 
 use std::collections::BTreeMap;
 
 use gpumem_engine::decision::{Hold, Workload};
-use gpumem_engine::pacing::{Group, Stamp};
+use gpumem_engine::pacing::Group;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Api;
 use kube::api::ListParams;
 use kube::core::{Selector, SelectorExt as _};
 
-use super::{Error, Hops, PodFacts};
+use super::Error;
 
-/// Reads the group that `workload` is. `labels` are those of the pod to be acted on, for its budgets; without any, budgets
-/// are not counted. `Ok(None)` when the workload is gone.
-pub async fn read_group(
-    client: &kube::Client,
-    hops: &mut Hops,
-    now: Stamp,
-    namespace: &str,
-    workload: &Workload,
-    labels: Option<&BTreeMap<String, String>>,
-) -> Result<Option<Group>, Hold> {
-    let Some(scale) = read_scale(client, namespace, workload).await? else { return Ok(None) };
-    let pods = list_pods(client, namespace, workload, &scale.selector).await.map_err(Error::into_hold)?;
-    let (mut ready, mut youngest) = (0_u32, None);
-    for facts in pods.iter().map(PodFacts::of).filter(|facts| !facts.terminating) {
-        let Some(held) = facts.ready_for(now) else { continue };
-        // The selector may match strangers; only those whose owners lead here are of the group.
-        let chain = hops.climb(client, namespace, facts.owner.as_ref()).await;
-        if chain.top().is_some_and(|top| top.uid == workload.uid) {
-            ready += 1;
-            youngest = Some(youngest.map_or(held, |other: std::time::Duration| other.min(held)));
+/// Reads the group that `workload` is; `Ok(None)` when it is gone. Its budgets are counted apart, by [`count_budgets`].
+pub async fn read_group(client: &kube::Client, namespace: &str, workload: &Workload) -> Result<Option<Group>, Hold> {
+    let failed = |source| Error::Owner { kind: workload.kind.clone(), name: workload.name.clone(), source }.into_hold();
+    match workload.kind.as_str() {
+        "Deployment" => {
+            let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+            let found = api.get_opt(&workload.name).await.map_err(failed)?;
+            Ok(found.filter(|object| object.metadata.uid.as_deref() == Some(&workload.uid.0)).map(of_deployment))
         }
+        "StatefulSet" => {
+            let api: Api<StatefulSet> = Api::namespaced(client.clone(), namespace);
+            let found = api.get_opt(&workload.name).await.map_err(failed)?;
+            Ok(found.filter(|object| object.metadata.uid.as_deref() == Some(&workload.uid.0)).map(of_stateful_set))
+        }
+        kind => Err(Hold::UnsupportedOwner { kind: kind.to_owned() }),
     }
-    let budgets = match labels {
-        Some(labels) => count_budgets(client, namespace, labels).await.map_err(Error::into_hold)?,
-        None => 0,
-    };
-    Ok(Some(Group { desired: scale.desired, ready, ready_for: youngest, rolling_out: scale.rolling_out, budgets }))
+}
+
+fn of_deployment(object: Deployment) -> Group {
+    let status = object.status.unwrap_or_default();
+    Group {
+        desired: count(object.spec.replicas.or(Some(1))),
+        ready: count(status.ready_replicas),
+        // Pods of an old ReplicaSet are still there. Pods that are merely not Ready are no rollout.
+        rolling_out: status.observed_generation < object.metadata.generation
+            || status.replicas.unwrap_or(0) > status.updated_replicas.unwrap_or(0),
+        budgets: 0,
+    }
+}
+
+fn of_stateful_set(object: StatefulSet) -> Group {
+    let status = object.status.unwrap_or_default();
+    Group {
+        desired: count(object.spec.replicas.or(Some(1))),
+        ready: count(status.ready_replicas),
+        rolling_out: status.observed_generation < object.metadata.generation
+            || (status.update_revision.is_some() && status.update_revision != status.current_revision),
+        budgets: 0,
+    }
+}
+
+fn count(number: Option<i32>) -> u32 {
+    number.and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
 }
 
 /// PodDisruptionBudgets of the namespace that select a pod with these labels.
@@ -60,69 +75,4 @@ pub async fn count_budgets(
         selector.is_some_and(|selector| Selector::try_from(selector).map_or(true, |selector| selector.matches(labels)))
     });
     Ok(u32::try_from(selecting.count()).unwrap_or(u32::MAX))
-}
-
-struct Scale {
-    desired: u32,
-    rolling_out: bool,
-    selector: LabelSelector,
-}
-
-async fn read_scale(client: &kube::Client, namespace: &str, workload: &Workload) -> Result<Option<Scale>, Hold> {
-    let failed = |source| Error::Owner { kind: workload.kind.clone(), name: workload.name.clone(), source }.into_hold();
-    let scale = match workload.kind.as_str() {
-        "Deployment" => {
-            let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
-            let found = api.get_opt(&workload.name).await.map_err(failed)?;
-            found.filter(|object| object.metadata.uid.as_deref() == Some(&workload.uid.0)).map(of_deployment)
-        }
-        "StatefulSet" => {
-            let api: Api<StatefulSet> = Api::namespaced(client.clone(), namespace);
-            let found = api.get_opt(&workload.name).await.map_err(failed)?;
-            found.filter(|object| object.metadata.uid.as_deref() == Some(&workload.uid.0)).map(of_stateful_set)
-        }
-        kind => return Err(Hold::UnsupportedOwner { kind: kind.to_owned() }),
-    };
-    Ok(scale)
-}
-
-fn of_deployment(object: Deployment) -> Scale {
-    let spec = object.spec;
-    let status = object.status.unwrap_or_default();
-    Scale {
-        desired: u32::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0),
-        // Pods of an old ReplicaSet are still there. Pods that are merely not Ready are no rollout.
-        rolling_out: status.observed_generation < object.metadata.generation
-            || status.replicas.unwrap_or(0) > status.updated_replicas.unwrap_or(0),
-        selector: spec.selector,
-    }
-}
-
-fn of_stateful_set(object: StatefulSet) -> Scale {
-    let spec = object.spec;
-    let status = object.status.unwrap_or_default();
-    Scale {
-        desired: u32::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0),
-        rolling_out: status.observed_generation < object.metadata.generation
-            || (status.update_revision.is_some() && status.update_revision != status.current_revision),
-        selector: spec.selector,
-    }
-}
-
-async fn list_pods(
-    client: &kube::Client,
-    namespace: &str,
-    workload: &Workload,
-    selector: &LabelSelector,
-) -> Result<Vec<Pod>, Error> {
-    // An unreadable selector matches by owner alone: more pods to look at, the same group.
-    let params = Selector::try_from(selector.clone())
-        .map_or_else(|_| ListParams::default(), |selector| ListParams::default().labels_from(&selector));
-    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let listed = api.list(&params).await.map_err(|source| Error::Pods {
-        kind: workload.kind.clone(),
-        name: workload.name.clone(),
-        source,
-    })?;
-    Ok(listed.items)
 }

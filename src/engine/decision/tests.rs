@@ -45,8 +45,7 @@ fn policy(mode: Mode) -> Policy {
 }
 
 fn group() -> Group {
-    let ready_for = Some(Duration::from_secs(10_000));
-    Group { desired: 3, ready: 3, ready_for, rolling_out: false, budgets: 1 }
+    Group { desired: 3, ready: 3, rolling_out: false, budgets: 1 }
 }
 
 /// A pod of workload `of` on its own device, with an OOM in `seconds`.

@@ -5,13 +5,30 @@
 
 use std::time::Duration;
 
+use super::calibration::{Calibration, Pieces};
 use super::hazard::Hazard;
 use super::passage::Passage;
 use super::trend::{Trend, trend};
-use super::window::{Signal, windows};
+use super::window::{Part, Signal, windows};
 use super::{Class, Forecast, Outlook, Tenant, TimeToOom, Unknown, reason};
 use crate::quantity::{Bytes, BytesPerSecond, Moment};
 use crate::series::{Point, Series};
+
+/// Least standard deviation of ln T: what is left where the fit has no error at all.
+const LEAST_SPREAD: f64 = 0.05;
+
+/// P(growth goes on as fitted), and the same where the floor fell as well as rose before.
+const TRUST: f64 = 0.955;
+const UNREST: f64 = 0.4;
+
+/// How many times the length of the evidence the forecast looks ahead.
+const REACH: f64 = 5.0;
+
+/// Longest time to OOM that is told, in seconds: ten days.
+const LONGEST: f64 = 864_000.0;
+
+/// Seconds for which every forecast has a probability.
+const HORIZONS: [u32; 3] = [300, 900, 3600];
 
 /// Share of the capacity nobody gets to use: allocators round up and drivers keep some.
 pub(super) const MARGIN: f64 = 0.005;
@@ -43,8 +60,9 @@ pub(super) fn forecast(
     usable: Option<Bytes>,
     unattributed: Option<Bytes>,
     tenants: &[Tenant<'_>],
+    calibration: &Calibration,
 ) -> Vec<Forecast> {
-    let views: Vec<View> = tenants.iter().map(view).collect();
+    let views: Vec<View> = tenants.iter().map(|tenant| view(tenant, calibration.pieces)).collect();
     let culprit = culprit(tenants, &views);
     tenants
         .iter()
@@ -61,7 +79,7 @@ pub(super) fn forecast(
             let neighbours =
                 if culprit == Some(place) { others().filter_map(|view| view.trend).collect() } else { vec![] };
             let held: f64 = others().map(|view| view.held(shared.as_f64())).sum();
-            answer(tenant, own, shared.as_f64() - held, &neighbours)
+            answer(tenant, own, shared.as_f64() - held, &neighbours, calibration)
         })
         .collect()
 }
@@ -91,14 +109,24 @@ fn unknown(
     }
 }
 
-fn view(Tenant { series, question }: &Tenant<'_>) -> View {
+fn view(Tenant { series, question }: &Tenant<'_>, pieces: Pieces) -> View {
     let horizon = seconds(question.horizon);
     let from = series.born().0 as f64 / 1000.0 + 0.25 * seconds(question.warm_up);
     let latest = series.latest();
     let used = latest.map_or(0.0, |point| point.used.as_f64());
-    let by_used = trend(series, Signal::Used, horizon, from);
     let hooked = latest.and_then(|point: Point| point.allocator);
-    let by_live = if hooked.is_some() { trend(series, Signal::Live, horizon, from) } else { by_used };
+    let by_live = hooked.and_then(|_| trend(series, Signal::Live, horizon, from));
+    // Live memory that grows says all there is to say.
+    let by_used = if by_live.is_none() { trend(series, Signal::Used, horizon, from) } else { None };
+    let cache_grows = hooked.is_some() && by_used.is_some();
+    // Load moves live memory up and down, and what it reaches at most still grows.
+    let trend = match (hooked, by_live, by_used) {
+        (None, _, used) => used,
+        (Some(_), Some(live), _) => Some(live),
+        (Some(_), None, used) => used
+            .filter(|used| peaks_follow(series, used))
+            .map(|used| Trend { bend_error: used.bend_error / 1.5, ..used }),
+    };
     let top = recent_top(series, Signal::Used, horizon, from).max(used);
     let slack = hooked.map_or(0.0, |allocator| {
         let live = recent_top(series, Signal::Live, horizon, from).max(allocator.allocated.as_f64());
@@ -106,7 +134,18 @@ fn view(Tenant { series, question }: &Tenant<'_>) -> View {
         let reserved = if allocator.reserved < allocator.allocated { used } else { allocator.reserved.as_f64() };
         (reserved - live).max(0.0)
     });
-    View { used, top, slack, trend: by_live, cache_grows: by_used.is_some() && by_live.is_none() }
+    let trend = trend.and_then(|trend| trend.with(pieces));
+    View { used, top, slack, trend, cache_grows: cache_grows && trend.is_none() }
+}
+
+/// Whether the peaks of live memory rise with what the allocator holds.
+fn peaks_follow(series: &Series, used: &Trend) -> bool {
+    let length = used.seen;
+    let Some(window) = windows(series, Signal::Live, 0.99 * length, 1.01 * length, 0.0).next() else { return false };
+    let half = window.parts().len() / 2;
+    let top = |parts: &[Part]| parts.iter().fold(0.0_f64, |top, part| top.max(part.ceiling));
+    let (first, second) = window.parts().split_at(half);
+    top(second) - top(first) > 0.3 * used.slope * length / 2.0
 }
 
 /// Highest reading of the shortest window that looks back a quarter of the horizon.
@@ -126,8 +165,38 @@ fn culprit(tenants: &[Tenant<'_>], views: &[View]) -> Option<usize> {
         .map(|(place, _)| place)
 }
 
+/// What is needed to say "within h": everything a fit may change comes in from outside.
+struct Law<'a> {
+    calibration: &'a Calibration,
+    hazard: Hazard,
+    passage: Option<Passage>,
+    horizon: f64,
+}
+
+impl Law<'_> {
+    /// P(within `seconds`), as it was found.
+    fn raw(&self, seconds: f64) -> f64 {
+        let base = self.hazard.within(seconds, &self.calibration.hazard);
+        let growing = self.passage.map_or(0.0, |passage| passage.within(seconds));
+        (growing + (1.0 - growing) * base).clamp(0.0, 1.0)
+    }
+
+    /// P(within `seconds`), as it is meant. Maps differ from horizon to horizon, so the largest of all up to it holds.
+    fn within(&self, seconds: f64) -> f64 {
+        let meant = |seconds: f64| self.calibration.meant(self.raw(seconds), seconds / self.horizon);
+        let earlier = HORIZONS.map(f64::from).into_iter().chain([self.horizon]).filter(|earlier| *earlier < seconds);
+        earlier.map(meant).fold(meant(seconds), f64::max).clamp(0.0, 1.0)
+    }
+}
+
 /// `shared` is what the device has left for this tenant while the others stay as they are.
-fn answer(Tenant { series, question }: &Tenant<'_>, own: &View, shared: f64, neighbours: &[Trend]) -> Forecast {
+fn answer(
+    Tenant { series, question }: &Tenant<'_>,
+    own: &View,
+    shared: f64,
+    neighbours: &[Trend],
+    calibration: &Calibration,
+) -> Forecast {
     let horizon = seconds(question.horizon);
     let capacity = question.capacity.as_f64().min(shared).max(1.0);
     let margin = MARGIN * capacity;
@@ -136,35 +205,33 @@ fn answer(Tenant { series, question }: &Tenant<'_>, own: &View, shared: f64, nei
         .filter(|_| own.slack == 0.0)
         .map_or(own.top, |trend| if trend.top > 0.0 { trend.top.max(own.used) } else { own.top });
     let room = capacity - margin - top;
-    let hazard =
-        Hazard { lived: now_lived(series), room: room.max(0.0), excess: series.record_excess().as_f64(), capacity };
+    let hazard = hazard(series, horizon, capacity);
+    let flat = hazard.swing <= 0.01 * capacity;
+    // A declaration that was exceeded says nothing any more.
+    let declared = question.declared_peak.map(Bytes::as_f64).filter(|peak| top <= 1.05 * peak);
     let passage = own.trend.map(|trend| {
         let total = |after: f64, shift: f64| {
-            let more: f64 = neighbours.iter().map(|other| other.rise(after, shift)).sum();
-            match question.declared_peak {
-                Some(peak) => (trend.rise(after, shift).min((peak.as_f64() - top).max(0.0))) + more,
-                None => trend.rise(after, shift) + more,
-            }
+            let own = trend.rise(after, shift);
+            let own = declared.map_or(own, |peak| own.min((peak - top).max(0.0)));
+            own + neighbours.iter().map(|other| other.rise(after, shift)).sum::<f64>()
         };
-        // Inside the margin, half of it must still be filled: being full is not an event, filling up is.
+        // Inside the margin, a part of it must still be filled: being full is not an event, filling up is.
         let room = room.max(0.25 * margin) + own.slack;
-        let spread = (0.1_f64.powi(2) + trend.error.powi(2)).sqrt();
-        Passage::new(total, room, spread, 0.97, 5.0 * trend.seen)
+        let spread = LEAST_SPREAD.hypot(trend.error);
+        Passage::new(total, room, spread, if trend.unrest > 0.25 { UNREST } else { TRUST }, REACH * trend.seen)
     });
-    let within = |h: f64| {
-        let base = hazard.within(h);
-        let growing = passage.map_or(0.0, |passage| passage.within(h));
-        (growing + (1.0 - growing) * base).clamp(0.0, 1.0)
-    };
-    let time = passage.and_then(|passage| {
+    let law = Law { calibration, hazard, passage, horizon };
+    let time = passage.zip(own.trend).and_then(|(passage, trend)| {
+        let (low, high) = calibration.widths.get(trend.kind()).copied().unwrap_or((1.0, 1.0));
+        let (q10, q50, q90) = (passage.quantile(0.1)?, passage.quantile(0.5)?, passage.quantile(0.9)?);
         Some(TimeToOom {
-            q10: Duration::from_secs_f64(passage.quantile(0.1)?),
-            q50: Duration::from_secs_f64(passage.quantile(0.5)?),
-            q90: Duration::from_secs_f64(passage.quantile(0.9)?),
+            q10: Duration::from_secs_f64((q50 * (q10 / q50).powf(low)).min(q50)),
+            q50: Duration::from_secs_f64(q50),
+            q90: Duration::from_secs_f64((q50 * (q90 / q50).powf(high)).clamp(q50, LONGEST)),
         })
     });
-    let class = class(own, series, capacity, horizon);
-    let probability = within(horizon);
+    let class = class(own, series, flat, top >= 0.7 * capacity, horizon);
+    let probability = law.within(horizon);
     let reason = reason::known(&reason::Facts {
         class,
         trend: own.trend.as_ref(),
@@ -175,42 +242,65 @@ fn answer(Tenant { series, question }: &Tenant<'_>, own: &View, shared: f64, nei
         neighbours: neighbours.len(),
         probability,
         question,
+        attempts: series.attempts(),
     });
     Forecast {
         class,
         growth: own.trend.map(|trend| BytesPerSecond(trend.slope)),
         outlook: Outlook::Known {
             probability,
-            by_horizon: [300_u32, 900, 3600].map(|h| (h, within(f64::from(h)))),
+            by_horizon: HORIZONS.map(|h| (h, law.within(f64::from(h)))),
             time_to_oom: time,
         },
         reason,
     }
 }
 
-fn now_lived(series: &Series) -> f64 {
+/// See [`super::hazard()`].
+pub(super) fn hazard(series: &Series, horizon: f64, capacity: f64) -> Hazard {
+    let long = 0.25 * lived(series).min(8.0 * horizon);
+    let swing = windows(series, Signal::Used, long, f64::INFINITY, 0.0).next().map_or(0.0, |span| {
+        let floor = span.sampled().fold(f64::INFINITY, |floor, (_, part)| floor.min(part.floor));
+        (span.top() - floor).max(0.0)
+    });
+    Hazard {
+        lived: lived(series),
+        room: ((1.0 - MARGIN) * capacity - series.record().as_f64()).max(0.0),
+        excess: series.record_excess().as_f64(),
+        swing,
+        capacity,
+    }
+}
+
+fn lived(series: &Series) -> f64 {
     series.latest().map_or(0.0, |latest| latest.at.secs_since(series.born()))
 }
 
 /// The shape in a word. A pool is told from a plateau by how much of the device it took at once.
-fn class(own: &View, series: &Series, capacity: f64, horizon: f64) -> Class {
-    if own.trend.is_some() {
-        return Class::Leak;
-    }
-    if own.cache_grows {
-        return Class::Fragmentation;
-    }
-    let lived = now_lived(series);
-    let span = windows(series, Signal::Used, 0.25 * lived.min(2.0 * horizon), f64::INFINITY, 0.0).next();
-    let Some(span) = span else { return Class::Plateau };
-    let floor = span.sampled().fold(f64::INFINITY, |floor, (_, part)| floor.min(part.floor));
-    let top = span.top();
-    if top - floor <= 0.01 * capacity {
-        if top >= 0.7 * capacity { Class::Pool } else { Class::Plateau }
-    } else if series.record_at().0 as f64 / 1000.0 >= span.start {
+fn class(own: &View, series: &Series, flat: bool, high: bool, horizon: f64) -> Class {
+    if restarts(series) {
+        Class::RestartLoop
+    } else if own.trend.is_some() {
+        Class::Leak
+    } else if own.cache_grows {
+        Class::Fragmentation
+    } else if flat {
+        if high { Class::Pool } else { Class::Plateau }
+    } else if lived(series) - series.record_at().secs_since(series.born()) < 2.0 * horizon {
         Class::Peak
     } else {
         Class::Load
+    }
+}
+
+/// Whether the last two lives ended at the same peak.
+fn restarts(series: &Series) -> bool {
+    match series.attempts() {
+        [.., one, other] => {
+            let (low, high) = (one.peak.min(other.peak).as_f64(), one.peak.max(other.peak).as_f64());
+            low > 0.98 * high && series.record().as_f64() > 0.0
+        }
+        _ => false,
     }
 }
 

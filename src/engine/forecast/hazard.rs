@@ -5,32 +5,29 @@
 //! (Rényi's record law); how far a record goes is taken as exponential. It never reaches the level at which anyone acts:
 //! what a flat curve does next is not known, and saying so is the point.
 
-/// Highest probability a series without a trend is ever given.
-const MOST: f64 = 0.3;
-
-/// Mean excess of a record as a share of capacity where the series has set none.
-const EXCESS: f64 = 0.03;
+use super::calibration::HazardLaw;
 
 /// What the base hazard is judged by.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Hazard {
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Hazard {
     /// Seconds of life observed.
-    pub(super) lived: f64,
+    pub lived: f64,
     /// Bytes from the record to capacity less its margin; zero when inside the margin.
-    pub(super) room: f64,
+    pub room: f64,
     /// Mean excess of the series' own records in bytes; zero without any.
-    pub(super) excess: f64,
+    pub excess: f64,
+    /// Range it moved in lately, in bytes.
+    pub swing: f64,
     /// Capacity in bytes.
-    pub(super) capacity: f64,
+    pub capacity: f64,
 }
 
 impl Hazard {
-    /// P(within `seconds`): in [0, [`MOST`]] and never falling with time.
-    pub(super) fn within(&self, seconds: f64) -> f64 {
-        let pooled = EXCESS * self.capacity;
-        let excess = if self.excess > 0.0 { self.excess.clamp(0.2 * pooled, 2.0 * pooled) } else { pooled };
+    /// P(within `seconds`): in [0, `law.most`] and never falling with time.
+    pub fn within(&self, seconds: f64, law: &HazardLaw) -> f64 {
+        let scale = law.own * self.excess + law.swing * self.swing + law.capacity * self.capacity;
         let seconds = seconds.max(0.0);
         let record = seconds / (self.lived + 60.0 + seconds);
-        MOST * record * (-self.room.max(0.0) / excess.max(1.0)).exp()
+        law.most * record.powf(law.power) * (-self.room.max(0.0) / scale.max(1.0)).exp()
     }
 }

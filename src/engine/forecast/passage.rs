@@ -1,14 +1,14 @@
 //! From growth and room to the law of the time until the room is used up.
 //!
 //! Flows in: a rise as a function of time, and bytes left. Flows out: P(T <= h) and quantiles of T. The law is a mixture of
-//! log-normals, one for each of three bends (the estimate and one standard error to either side); a bend under which the
-//! room is never used up carries its weight to "never" (a cure fraction, as in survival analysis).
+//! log-normals, one for each of five bends (the estimate and up to two standard errors to either side); a bend under which
+//! the room is never used up carries its weight to "never" (a cure fraction, as in survival analysis).
 
 /// The law of one passage time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Passage {
-    /// Weight and median seconds; `None` for never.
-    branches: [(f64, Option<f64>); 3],
+    /// Weight and logarithm of the median seconds; `None` for never.
+    branches: [(f64, Option<f64>); SHIFTS.len()],
     /// Spread of ln T.
     spread: f64,
     /// P(the growth goes on as fitted).
@@ -17,8 +17,8 @@ pub(super) struct Passage {
     reach: f64,
 }
 
-/// Bend shifts in standard errors and their weights: three-point Gauss-Hermite, exact for polynomials of degree five.
-const SHIFTS: [(f64, f64); 3] = [(0.0, 2.0 / 3.0), (-1.732, 1.0 / 6.0), (1.732, 1.0 / 6.0)];
+/// Bend shifts in standard errors and their weights: the normal distribution in five steps.
+const SHIFTS: [(f64, f64); 5] = [(0.0, 0.4), (-1.0, 0.25), (1.0, 0.25), (-2.0, 0.05), (2.0, 0.05)];
 
 /// Farthest moment looked for: ten days.
 const FAR: f64 = 864_000.0;
@@ -26,7 +26,8 @@ const FAR: f64 = 864_000.0;
 impl Passage {
     /// `rise(seconds, shift)` must not fall with time.
     pub(super) fn new(rise: impl Fn(f64, f64) -> f64, room: f64, spread: f64, trust: f64, reach: f64) -> Self {
-        let branches = SHIFTS.map(|(shift, weight)| (weight, first_reach(|seconds| rise(seconds, shift), room)));
+        let branches =
+            SHIFTS.map(|(shift, weight)| (weight, first_reach(|seconds| rise(seconds, shift), room).map(f64::ln)));
         Self { branches, spread: spread.max(0.02), trust: trust.clamp(0.0, 1.0), reach }
     }
 
@@ -37,13 +38,14 @@ impl Passage {
 
     /// The same, given that the growth goes on, and however far ahead.
     fn share(&self, seconds: f64) -> f64 {
-        if seconds <= 0.0 {
-            return 0.0;
-        }
+        if seconds > 0.0 { self.share_at(seconds.ln()) } else { 0.0 }
+    }
+
+    fn share_at(&self, moment: f64) -> f64 {
         self.branches
             .iter()
             .filter_map(|&(weight, median)| Some((weight, median?)))
-            .map(|(weight, median)| weight * normal((seconds / median).ln() / self.spread))
+            .map(|(weight, median)| weight * normal((moment - median) / self.spread))
             .sum()
     }
 
@@ -55,16 +57,20 @@ impl Passage {
         if whole * self.trust < 0.5 {
             return None;
         }
-        let (mut low, mut high) = (0.0, DAY);
-        for _ in 0..40 {
+        // Between the earliest and the latest branch, five spreads to either side; sixteen halvings leave less than a
+        // thousandth of that.
+        let medians = || self.branches.iter().filter_map(|(_, median)| *median);
+        let mut low = medians().fold(f64::INFINITY, f64::min) - 5.0 * self.spread;
+        let mut high = (medians().fold(f64::NEG_INFINITY, f64::max) + 5.0 * self.spread).min(DAY.ln()).max(low);
+        for _ in 0..16 {
             let middle = 0.5 * (low + high);
-            if self.share(middle) < quantile * whole {
+            if self.share_at(middle) < quantile * whole {
                 low = middle;
             } else {
                 high = middle;
             }
         }
-        Some(high)
+        Some(high.exp())
     }
 }
 
@@ -76,9 +82,13 @@ fn first_reach(rise: impl Fn(f64) -> f64, room: f64) -> Option<f64> {
     if rise(FAR) < room {
         return None;
     }
-    let (mut low, mut high) = (0.0, FAR);
-    // Bisection on ln t would lose t = 0; forty halvings of ten days leave a microsecond.
-    for _ in 0..40 {
+    // Doubling first: most passages are minutes away, not days.
+    let mut high = 60.0_f64;
+    while high < FAR && rise(high) < room {
+        high *= 4.0;
+    }
+    let mut low = if high > 60.0 { high / 4.0 } else { 0.0 };
+    for _ in 0..14 {
         let middle = 0.5 * (low + high);
         if rise(middle) < room {
             low = middle;

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::trend::Trend;
 use super::{Class, Question, Tenant, TimeToOom, Unknown};
 use crate::quantity::{Bytes, BytesPerSecond, Moment};
+use crate::series::Attempt;
 
 /// What the sentence may mention.
 pub(super) struct Facts<'a> {
@@ -17,6 +18,7 @@ pub(super) struct Facts<'a> {
     pub(super) neighbours: usize,
     pub(super) probability: f64,
     pub(super) question: &'a Question,
+    pub(super) attempts: &'a [Attempt],
 }
 
 /// Why there is no forecast.
@@ -47,14 +49,26 @@ pub(super) fn known(facts: &Facts<'_>) -> String {
         Some(trend) => grows(&mut text, facts, trend),
         None => stands(&mut text, facts),
     }
+    if let (Class::RestartLoop, Some(last)) = (facts.class, facts.attempts.last()) {
+        let _ = write!(
+            text,
+            "; {} earlier runs ended at about {} after {}",
+            facts.attempts.len(),
+            last.peak,
+            span(f64::from(last.seconds))
+        );
+    }
     text
 }
 
 fn grows(text: &mut String, facts: &Facts<'_>, trend: &Trend) {
     let _ = write!(text, "grows {} over the last {}", BytesPerSecond(trend.slope), span(trend.seen));
-    if trend.bend < 0.8 {
+    if let Some(stairs) = trend.stairs {
+        let _ = write!(text, " in steps of {} every {}", Bytes::from_f64(stairs.size), span(stairs.gap));
+    }
+    if trend.bend < 0.7 {
         text.push_str(", slowing down,");
-    } else if trend.bend > 1.25 {
+    } else if trend.bend > 1.4 {
         text.push_str(", speeding up,");
     }
     let _ = write!(text, " with {} of {} left", facts.room, facts.capacity);

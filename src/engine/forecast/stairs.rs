@@ -5,7 +5,7 @@
 //! three steps are evidence enough where eight parts of a window are not filled yet.
 
 use super::window::Signal;
-use crate::series::{SCALES, Series};
+use crate::series::{Ring, SCALES, Series};
 
 /// Regular stairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,9 +40,21 @@ pub(super) fn stairs(series: &Series, signal: Signal, horizon: f64, from: f64) -
         .iter()
         .enumerate()
         .map(|(scale, (seconds, _))| (scale, f64::from(*seconds)))
-        .filter(|(_, seconds)| *seconds <= (horizon / 40.0).max(2.0) && *seconds >= interval)
-        .last()?;
+        .rfind(|(_, seconds)| *seconds <= (horizon / 40.0).max(2.0) && *seconds >= interval)?;
     let ring = series.ring(scale)?;
+    // Loading ends in steps of its own, larger than those of a leak: without what came up to the largest, look again.
+    let mut from = from;
+    for _ in 0..3 {
+        match regular(ring, signal, seconds, from) {
+            Ok(stairs) => return Some(stairs),
+            Err(largest_at) => from = largest_at?,
+        }
+    }
+    None
+}
+
+/// Stairs in the blocks since `from`; otherwise where the largest step among them was.
+fn regular(ring: &Ring, signal: Signal, seconds: f64, from: f64) -> Result<Stairs, Option<f64>> {
     let floors = ring.iter().filter_map(|block| {
         let start = f64::from(block.index) * seconds;
         let (samples, floor) = match signal {
@@ -51,11 +63,18 @@ pub(super) fn stairs(series: &Series, signal: Signal, horizon: f64, from: f64) -
         };
         (samples > 0 && start >= from).then(|| (start, f64::from(floor) * 1024.0))
     });
-    let largest =
-        floors.clone().zip(floors.clone().skip(1)).fold(0.0_f64, |most, (one, next)| most.max(next.1 - one.1));
+    let (largest, largest_at) =
+        floors.clone().zip(floors.clone().skip(1)).fold((0.0_f64, from), |most, ((_, before), (start, floor))| {
+            if floor - before > most.0 { (floor - before, start) } else { most }
+        });
     if largest <= 0.0 {
-        return None;
+        return Err(None);
     }
+    steps(floors, seconds, largest).ok_or(Some(largest_at))
+}
+
+/// Stairs among floors whose largest rise is `largest`.
+fn steps(floors: impl Iterator<Item = (f64, f64)> + Clone, seconds: f64, largest: f64) -> Option<Stairs> {
     let (mut times, mut sizes, mut count) = ([0.0; MOST], [0.0; MOST], 0_usize);
     let (mut steps, mut rest, mut stepping, mut end) = (0.0, 0.0, false, 0.0);
     for ((_, before), (start, floor)) in floors.clone().zip(floors.skip(1)) {

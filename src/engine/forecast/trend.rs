@@ -4,8 +4,9 @@
 //! saturating curves and growth under spikes alike (Gardner and McKenzie's damped trend, fitted to floors of blocks
 //! instead of smoothed samples): what differs between them is how the parts rise, not what follows from it.
 
+use super::calibration::Pieces;
 use super::stairs::{Stairs, stairs};
-use super::window::{Signal, Window, windows};
+use super::window::{PARTS, Signal, Window, windows};
 use crate::series::{SCALES, Series};
 
 /// Lasting growth as a curve into the future.
@@ -27,6 +28,10 @@ pub(super) struct Trend {
     pub(super) near: f64,
     /// Where the next excursion would reach.
     pub(super) top: f64,
+    /// The same without excursions.
+    pub(super) plain_top: f64,
+    /// What the floor gave back before, as a share of what it rose: load comes and goes, a leak does not.
+    pub(super) unrest: f64,
     /// Where growth comes in regular steps: when the next one is due.
     pub(super) stairs: Option<Stairs>,
 }
@@ -91,10 +96,23 @@ impl Shape {
         let parts = window.parts().len();
         shape.first_half = half(0, parts / 2);
         shape.second_half = half(parts / 2 - 1, parts - 1);
+        // One spike more or less in either half says nothing: the lower middle of the ceilings decides.
+        let usual = |from: usize, to: usize| {
+            let mut ceilings = [f64::INFINITY; PARTS];
+            let sampled = window.sampled().filter(|(place, _)| (from..to).contains(place));
+            let mut count = 0_usize;
+            for (slot, (_, part)) in ceilings.iter_mut().zip(sampled) {
+                *slot = part.ceiling;
+                count += 1;
+            }
+            ceilings.sort_unstable_by(f64::total_cmp);
+            ceilings.get(count.saturating_sub(1) / 2).copied().unwrap_or(0.0)
+        };
         let top = |from: usize, to: usize| {
             window.parts().iter().take(to).skip(from).fold(0.0_f64, |top, part| top.max(part.ceiling))
         };
-        shape.ceiling_rise = top(parts / 2, parts) - top(0, parts / 2);
+        let half = parts / 2;
+        shape.ceiling_rise = (usual(half, parts) - usual(0, half)).max(top(half, parts) - top(0, half));
         Some(shape)
     }
 
@@ -149,13 +167,21 @@ fn line(points: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f64, f64) {
 pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) -> Option<Trend> {
     let mut near: Option<(Window, Shape)> = None;
     let mut far: Option<(Window, Shape)> = None;
-    let shortest = horizon / 15.0;
+    let shortest = horizon / 10.0;
     for window in windows(series, signal, shortest, 4.0 * horizon, from) {
-        let explored = explored(series, signal, &window).max(series.survived().as_f64());
-        let Some(shape) = Shape::of(&window, explored) else { continue };
-        if !shape.rises(window.length() >= horizon / 2.0) {
+        if !window.rose() {
             continue;
         }
+        let long = window.length() >= horizon / 2.0;
+        let Some(shape) = Shape::of(&window, 0.0).filter(|shape| shape.rises(long)) else { continue };
+        // Most windows end here or have seen nothing as high before; only the rest is looked at again.
+        let explored = explored(series, signal, &window).max(series.survived().as_f64());
+        let shape = if explored > window.lowest() {
+            let Some(above) = Shape::of(&window, explored).filter(|shape| shape.rises(long)) else { continue };
+            above
+        } else {
+            shape
+        };
         if near.is_none_or(|(_, kept)| shape.improves_on(&kept)) {
             near = Some((window, shape));
         }
@@ -168,11 +194,12 @@ pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) ->
     if stopped(series, signal, from, shortest, (&near, &close), &far) {
         return None;
     }
-    let noise = wide.residual * 1.5;
+    // The driver shows an allocator's lumps, not what is live: bends in it are less certain.
+    let noise = wide.residual * if signal == Signal::Used { 1.5 } else { 1.0 };
     let first = wide.first_half.max(1.0);
     // A flat start followed by a line looks convex from afar; half as far it is a line. What speeds up does so in both.
-    let gain =
-        middle(series, signal, from, &far).map_or(0.0, |(half, shape)| wide.gain(&far).min(shape.gain(&half)).max(0.0));
+    let gain = middle(series, signal, from, &far)
+        .map_or(0.0, |(half, shape)| shape.gain(&half).min(2.5 * wide.gain(&far)).max(0.0));
     Some(Trend {
         slope: close.slope + 0.5 * gain * near.length(),
         gain,
@@ -182,8 +209,45 @@ pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) ->
         seen: far.length(),
         near: near.length(),
         top: near.top().max(near.floor_now() + far.excursion()),
+        plain_top: near.top(),
+        unrest: unrest(series, signal, horizon, from, far.start),
         stairs: regular,
     })
+}
+
+/// Falls of the floor before `until` as a share of its rises, over stretches of a sixth of the horizon.
+fn unrest(series: &Series, signal: Signal, horizon: f64, from: f64, until: f64) -> f64 {
+    let stretch = horizon / 6.0;
+    let coarse = SCALES.iter().rposition(|(seconds, _)| f64::from(*seconds) <= stretch.max(2.0));
+    let Some(ring) = coarse.and_then(|scale| series.ring(scale)) else { return 0.0 };
+    let seconds = coarse.and_then(|scale| SCALES.get(scale)).map_or(1.0, |(seconds, _)| f64::from(*seconds));
+    let (mut rises, mut falls, mut top) = (0.0, 0.0, 0.0_f64);
+    let (mut before, mut current) = (None::<f64>, None::<(f64, f64)>);
+    for block in ring.iter() {
+        let start = f64::from(block.index) * seconds;
+        let (samples, floor) = match signal {
+            Signal::Used => (block.samples, block.floor),
+            Signal::Live => (block.live_samples, block.live_floor),
+        };
+        if samples == 0 || start < from || start > until {
+            continue;
+        }
+        let (place, floor) = ((start / stretch).floor(), f64::from(floor) * 1024.0);
+        current = match current {
+            Some((known, lowest)) if known == place => Some((place, lowest.min(floor))),
+            Some((_, lowest)) => {
+                if let Some(before) = before {
+                    rises += (lowest - before).max(0.0);
+                    falls += (before - lowest).max(0.0);
+                }
+                top = top.max(lowest);
+                before = Some(lowest);
+                Some((place, floor))
+            }
+            None => Some((place, floor)),
+        };
+    }
+    if falls < 0.03 * top { 0.0 } else { falls / rises.max(falls) }
 }
 
 /// The window about half as long as `far`.
@@ -224,7 +288,7 @@ fn stopped(
     far: &Window,
 ) -> bool {
     let visible = (2.2 * far.jump).max(4.0 * close.residual);
-    windows(series, signal, shortest, near.length() * 0.99, from)
+    windows(series, signal, shortest / 4.0, near.length() * 0.99, from)
         .filter(|window| close.slope * window.length() >= visible)
         .filter_map(|window| Some((Shape::of(&window, 0.0)?, window)))
         .any(|(shape, window)| shape.slope * window.length() < 0.3 * close.slope * window.length())
@@ -243,7 +307,46 @@ impl Trend {
             seen,
             near: seen,
             top: 0.0,
+            plain_top: 0.0,
+            unrest: 0.0,
             stairs: Some(stairs),
+        }
+    }
+
+    /// As if some parts of the predictor did not exist.
+    pub(super) fn with(self, pieces: Pieces) -> Option<Self> {
+        let mut trend = self;
+        if !pieces.stairs {
+            // Without a window of its own it stands on the stairs alone.
+            if trend.top <= 0.0 {
+                return None;
+            }
+            trend.stairs = None;
+        }
+        if !pieces.damping {
+            trend.bend = trend.bend.max(1.0);
+            trend.bend_error = 0.0;
+        }
+        if !pieces.acceleration {
+            trend.gain = 0.0;
+        }
+        if !pieces.excursions && trend.top > 0.0 {
+            trend.top = trend.plain_top;
+        }
+        if !pieces.unrest {
+            trend.unrest = 0.0;
+        }
+        Some(trend)
+    }
+
+    /// Place of its widths in the calibration: regular stairs, straight, bent.
+    pub(super) fn kind(&self) -> usize {
+        if self.stairs.is_some() {
+            0
+        } else if (0.7..=1.4).contains(&self.bend) {
+            1
+        } else {
+            2
         }
     }
 

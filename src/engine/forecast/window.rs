@@ -125,6 +125,16 @@ impl Window {
         self.sampled().last().map_or(0.0, |(_, part)| part.floor)
     }
 
+    /// Lowest floor.
+    pub(super) fn lowest(&self) -> f64 {
+        self.sampled().fold(f64::INFINITY, |lowest, (_, part)| lowest.min(part.floor))
+    }
+
+    /// Whether it ends above where it began: what does not needs no closer look.
+    pub(super) fn rose(&self) -> bool {
+        self.sampled().next().is_some_and(|(_, part)| part.floor < self.floor_now())
+    }
+
     /// Highest rise that was given back: a ceiling above the floor of the part that follows.
     pub(super) fn excursion(&self) -> f64 {
         let floors = self.sampled().skip(1).map(|(_, part)| part.floor);

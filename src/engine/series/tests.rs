@@ -48,6 +48,19 @@ fn a_new_segment_starts_anew_and_remembers_how_the_last_one_ended() {
 }
 
 #[test]
+fn one_reading_of_nothing_is_a_glitch_and_two_are_a_new_life() {
+    let mut series = filled((0..60).map(|second| at(second, 1000)));
+    series.push(Segment(1), at(60, 0));
+    series.push(Segment(1), at(61, 1000));
+    assert_eq!((series.born(), series.attempts().len()), (Moment::from_secs(0), 0));
+    series.push(Segment(1), at(62, 0));
+    series.push(Segment(1), at(63, 0));
+    series.push(Segment(1), at(64, 300));
+    assert_eq!((series.born(), series.record()), (Moment::from_secs(64), Bytes::mib(300)));
+    assert_eq!(series.attempts().len(), 1);
+}
+
+#[test]
 fn a_day_of_a_hooked_container_stays_within_eight_kilobytes() {
     let mut series = Series::default();
     for second in 0..90_000 {

@@ -283,7 +283,7 @@ fn kv_load(name: &'static str, dice: &mut Dice) -> Run {
     let (card, seconds) = (card(dice), dice.between(5.0, 9.0) * HOUR);
     let base = card * dice.between(0.2, 0.45);
     let swing = card * dice.between(0.15, 0.45);
-    let (day, phase) = (dice.between(2.0, 8.0) * HOUR, dice.between(0.0, 6.28));
+    let (day, phase) = (dice.between(2.0, 8.0) * HOUR, dice.between(0.0, std::f64::consts::TAU));
     let (pull, shake) = (1.0 / dice.log_between(30.0, 900.0), dice.between(0.05, 0.3));
     let mut own = Dice::new(dice.word(), 5);
     let mut state = 0.0_f64;

@@ -57,8 +57,8 @@ fn table(frame: &Frame) -> String {
     let _ = writeln!(out, "\n  {:>3} s  {}   SIMULATED GPUs", frame.at.as_secs(), gpus.join("   "));
     let _ = writeln!(
         out,
-        "         {:<38} {:<12} {:>9} {:>11} {:>6} {:>9}  {}",
-        "POD", "STATE", "USED", "GROWTH", "P(OOM)", "OOM IN", "RISK"
+        "         {:<38} {:<12} {:>9} {:>11} {:>7} {:>9}  {}",
+        "POD", "STATE", "USED", "GROWTH", "P 5 MIN", "OOM IN", "RISK"
     );
     for pod in &frame.pods {
         let _ = writeln!(out, "         {}", row(pod));
@@ -80,7 +80,7 @@ fn row(pod: &PodView) -> String {
         _ => pod.state.clone(),
     };
     format!(
-        "{:<38} {:<12} {:>9} {:>11} {:>6} {:>9}  {}",
+        "{:<38} {:<12} {:>9} {:>11} {:>7} {:>9}  {}",
         pod.name,
         state,
         shown(pod.used.map(|bytes| format!("{:.1} GiB", gib(bytes)))),

@@ -1,0 +1,388 @@
+//! A stateful API server as a `tower::Service`: objects with resourceVersions, compare-and-swap, server-side apply as far
+//! as we use it, label selectors, watches, and the Eviction API with its arithmetic. Every request is written down, and
+//! faults can be set: a crash before or after the n-th request, an outage, an answer of its own for evictions.
+
+use std::collections::{BTreeMap, HashSet};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures::StreamExt as _;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::{Bytes, Frame};
+use kube::client::Body;
+use serde_json::{Map, Value, json};
+use tokio::sync::{Notify, broadcast};
+
+use super::evictions;
+
+/// Group, plural, namespace and name of an object; the version plays no part.
+pub type Key = (String, String, String, String);
+
+/// One request as it came.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub method: Method,
+    pub path: String,
+    pub query: String,
+    pub body: Value,
+}
+
+impl Seen {
+    pub fn is_write(&self) -> bool {
+        self.method != Method::GET
+    }
+}
+
+/// The state of the server.
+pub struct World {
+    pub objects: BTreeMap<Key, Value>,
+    pub log: Vec<Seen>,
+    /// Objects as they were created by `replacements`, see [`super::scene`].
+    pub uids: u64,
+    version: u64,
+    news: broadcast::Sender<(Key, Value)>,
+    /// Answers given to the next evictions instead of the server's own.
+    pub eviction_answers: Vec<(StatusCode, Value)>,
+    /// Whether every request fails: the server is away.
+    pub away: bool,
+    /// Answers `503` to requests whose path contains this.
+    pub broken: Option<String>,
+    /// Answers `403` to requests whose path contains this.
+    pub forbidden: Option<String>,
+    crash: Option<(usize, Crash)>,
+    /// Runs once before the first request whose method and path match: the world changes in the middle of a round.
+    hooks: Vec<(Method, String, Hook)>,
+    /// UIDs of pods that were evicted, in order.
+    pub evicted: Vec<String>,
+    /// Managers that wrote `metadata.name` by apply, with force.
+    pub forced: HashSet<String>,
+}
+
+type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+type Hook = Box<dyn FnOnce(&mut World) + Send>;
+
+/// When the controller dies: the request is lost, or it is done and its answer is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crash {
+    Before,
+    After,
+}
+
+/// The server.
+#[derive(Clone)]
+pub struct Api {
+    world: Arc<Mutex<World>>,
+    /// Notified when the controller's crash point is reached; its request never ends.
+    pub crashed: Arc<Notify>,
+}
+
+impl Api {
+    pub fn new() -> Self {
+        let world = World {
+            objects: BTreeMap::new(),
+            log: Vec::new(),
+            uids: 0,
+            version: 1,
+            news: broadcast::channel(1024).0,
+            eviction_answers: Vec::new(),
+            away: false,
+            broken: None,
+            forbidden: None,
+            crash: None,
+            hooks: Vec::new(),
+            evicted: Vec::new(),
+            forced: HashSet::new(),
+        };
+        Self { world: Arc::new(Mutex::new(world)), crashed: Arc::new(Notify::new()) }
+    }
+
+    pub fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap()
+    }
+
+    pub fn client(&self) -> kube::Client {
+        let api = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let api = api.clone();
+            async move { Ok::<_, Infallible>(api.serve(request).await) }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    async fn serve(&self, request: Request<Body>) -> Answer {
+        let (parts, body) = request.into_parts();
+        let bytes = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        let seen = Seen {
+            method: parts.method,
+            path: parts.uri.path().to_owned(),
+            query: parts.uri.query().unwrap_or_default().to_owned(),
+            body: serde_json::from_slice(&bytes).unwrap_or(Value::Null),
+        };
+        if seen.query.contains("watch=") {
+            return self.watch(&seen);
+        }
+        // So that two controllers in one test take turns at every request.
+        tokio::task::yield_now().await;
+        let crash = self.world().arrives(&seen);
+        if crash == Some(Crash::Before) {
+            return self.die().await;
+        }
+        let (status, answer) = self.world().answer(&seen);
+        if crash == Some(Crash::After) {
+            return self.die().await;
+        }
+        let body = http_body_util::Full::new(Bytes::from(answer.to_string()));
+        Response::builder().status(status).body(body.boxed_unsync()).unwrap()
+    }
+
+    async fn die(&self) -> Answer {
+        self.crashed.notify_one();
+        std::future::pending().await
+    }
+
+    fn watch(&self, seen: &Seen) -> Answer {
+        let path = Path::parse(&seen.path);
+        let news = stream(self.world().news.subscribe()).filter_map(move |(key, object)| {
+            let wanted = key.0 == path.group && key.1 == path.plural;
+            let line = format!("{}\n", json!({"type": "MODIFIED", "object": object}));
+            std::future::ready(wanted.then(|| Ok(Frame::data(Bytes::from(line)))))
+        });
+        Response::new(StreamBody::new(news).boxed_unsync())
+    }
+}
+
+fn stream(receiver: broadcast::Receiver<(Key, Value)>) -> impl futures::Stream<Item = (Key, Value)> + Send {
+    futures::stream::unfold(
+        receiver,
+        |mut receiver| async move { receiver.recv().await.ok().map(|item| (item, receiver)) },
+    )
+}
+
+/// Where a request goes.
+#[derive(Clone, Debug)]
+pub struct Path {
+    pub group: String,
+    pub plural: String,
+    pub namespace: String,
+    pub name: String,
+    pub subresource: String,
+}
+
+impl Path {
+    fn parse(path: &str) -> Self {
+        let mut parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+        let group = if parts[0] == "api" { String::new() } else { parts.remove(1).to_owned() };
+        parts.drain(..2);
+        let namespaced = parts.first() == Some(&"namespaces") && parts.len() > 2;
+        let namespace = if namespaced { parts[1].to_owned() } else { String::new() };
+        if namespaced {
+            parts.drain(..2);
+        }
+        let part = |index: usize| parts.get(index).copied().unwrap_or_default().to_owned();
+        Self { group, namespace, plural: part(0), name: part(1), subresource: part(2) }
+    }
+
+    fn key(&self) -> Key {
+        (self.group.clone(), self.plural.clone(), self.namespace.clone(), self.name.clone())
+    }
+}
+
+pub fn failure(code: u16, reason: &str, message: &str) -> (StatusCode, Value) {
+    let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message});
+    (StatusCode::from_u16(code).unwrap(), body)
+}
+
+impl World {
+    /// Stores an object as it is, giving it UID, version and generation.
+    pub fn put(&mut self, group: &str, plural: &str, mut object: Value) {
+        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let key = (group.to_owned(), plural.to_owned(), text("/metadata/namespace"), text("/metadata/name"));
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        if object["metadata"]["uid"].is_null() {
+            self.uids += 1;
+            object["metadata"]["uid"] = json!(format!("uid-{}", self.uids));
+        }
+        if object["metadata"]["generation"].is_null() {
+            object["metadata"]["generation"] = json!(1);
+        }
+        self.objects.insert(key.clone(), object.clone());
+        let _ = self.news.send((key, object));
+    }
+
+    pub fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<&Value> {
+        self.objects.get(&(group.to_owned(), plural.to_owned(), namespace.to_owned(), name.to_owned()))
+    }
+
+    /// Changes a stored object.
+    pub fn edit(&mut self, group: &str, plural: &str, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
+        let mut object = self.get(group, plural, namespace, name).expect("the object is there").clone();
+        let spec = object["spec"].clone();
+        change(&mut object);
+        if object["spec"] != spec {
+            object["metadata"]["generation"] = json!(object["metadata"]["generation"].as_i64().unwrap_or(1) + 1);
+        }
+        self.put(group, plural, object);
+    }
+
+    pub fn remove(&mut self, group: &str, plural: &str, namespace: &str, name: &str) {
+        self.objects.remove(&(group.to_owned(), plural.to_owned(), namespace.to_owned(), name.to_owned()));
+    }
+
+    pub fn list(&self, group: &str, plural: &str, namespace: &str) -> Vec<&Value> {
+        let wanted = |key: &&Key| key.0 == group && key.1 == plural && (namespace.is_empty() || key.2 == namespace);
+        self.objects.iter().filter(|(key, _)| wanted(key)).map(|(_, object)| object).collect()
+    }
+
+    /// The controller dies at the n-th request from now.
+    pub fn crash_at(&mut self, request: usize, crash: Crash) {
+        self.crash = Some((self.log.len() + request, crash));
+    }
+
+    /// Changes the world right before a request is answered.
+    pub fn before(&mut self, method: Method, path: &str, hook: impl FnOnce(&mut World) + Send + 'static) {
+        self.hooks.push((method, path.to_owned(), Box::new(hook)));
+    }
+
+    /// Requests whose path contains `part`.
+    pub fn requests(&self, method: &Method, part: &str) -> Vec<Seen> {
+        self.log.iter().filter(|seen| seen.method == method && seen.path.contains(part)).cloned().collect()
+    }
+
+    fn arrives(&mut self, seen: &Seen) -> Option<Crash> {
+        let index = self.log.len();
+        self.log.push(seen.clone());
+        if let Some(at) =
+            self.hooks.iter().position(|(method, path, _)| *method == seen.method && seen.path.contains(path))
+        {
+            let (_, _, hook) = self.hooks.remove(at);
+            hook(self);
+        }
+        self.crash.filter(|(at, _)| *at == index).map(|(_, crash)| crash)
+    }
+
+    fn answer(&mut self, seen: &Seen) -> (StatusCode, Value) {
+        let matches = |pattern: &Option<String>| pattern.as_ref().is_some_and(|part| seen.path.contains(part));
+        if self.away || matches(&self.broken) {
+            return failure(503, "ServiceUnavailable", "the server is away");
+        }
+        if matches(&self.forbidden) {
+            return failure(403, "Forbidden", "not permitted");
+        }
+        let path = Path::parse(&seen.path);
+        if path.subresource == "eviction" {
+            let answer = self.eviction_answers.pop();
+            return answer.unwrap_or_else(|| evictions::evict(self, &path, seen));
+        }
+        match (seen.method.clone(), path.name.is_empty()) {
+            (Method::GET, true) => self.answer_list(&path, seen),
+            (Method::GET, false) => match self.objects.get(&path.key()) {
+                Some(object) => (StatusCode::OK, self.with_ready_replicas(&path, object.clone())),
+                None => failure(404, "NotFound", "not found"),
+            },
+            (Method::POST, _) => self.create(&path, seen),
+            (Method::PUT, _) => self.replace(&path, seen),
+            (Method::PATCH, _) => self.patch(&path, seen),
+            (Method::DELETE, _) => match self.objects.remove(&path.key()) {
+                Some(object) => (StatusCode::OK, object),
+                None => failure(404, "NotFound", "not found"),
+            },
+            (method, _) => failure(405, "MethodNotAllowed", method.as_str()),
+        }
+    }
+
+    /// What the controllers of the workloads would have written by now.
+    fn with_ready_replicas(&self, path: &Path, mut object: Value) -> Value {
+        if path.plural == "deployments" || path.plural == "statefulsets" {
+            let app = &object["spec"]["selector"]["matchLabels"]["app"];
+            let pods = self.list("", "pods", &path.namespace).into_iter();
+            let ready = pods.filter(|pod| pod["metadata"]["labels"]["app"] == *app && evictions::is_ready(pod)).count();
+            object["status"]["readyReplicas"] = json!(ready);
+        }
+        object
+    }
+
+    fn answer_list(&self, path: &Path, seen: &Seen) -> (StatusCode, Value) {
+        let selector = form_value(&seen.query, "labelSelector");
+        let items: Vec<&Value> = self
+            .list(&path.group, &path.plural, &path.namespace)
+            .into_iter()
+            .filter(|object| selector.as_deref().is_none_or(|selector| selects(selector, object)))
+            .collect();
+        (
+            StatusCode::OK,
+            json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": self.version.to_string()}, "items": items}),
+        )
+    }
+
+    fn create(&mut self, path: &Path, seen: &Seen) -> (StatusCode, Value) {
+        let mut object = seen.body.clone();
+        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        if self.get(&path.group, &path.plural, &path.namespace, &name).is_some() {
+            return failure(409, "AlreadyExists", "already exists");
+        }
+        object["metadata"]["namespace"] = json!(path.namespace);
+        self.put(&path.group, &path.plural, object);
+        (StatusCode::CREATED, self.get(&path.group, &path.plural, &path.namespace, &name).unwrap().clone())
+    }
+
+    fn replace(&mut self, path: &Path, seen: &Seen) -> (StatusCode, Value) {
+        let Some(known) = self.objects.get(&path.key()) else { return failure(404, "NotFound", "not found") };
+        let sent = &seen.body["metadata"]["resourceVersion"];
+        if !sent.is_null() && *sent != known["metadata"]["resourceVersion"] {
+            return failure(409, "Conflict", "the object has been modified");
+        }
+        self.put(&path.group, &path.plural, seen.body.clone());
+        (StatusCode::OK, self.objects[&path.key()].clone())
+    }
+
+    fn patch(&mut self, path: &Path, seen: &Seen) -> (StatusCode, Value) {
+        if seen.query.contains("force=true") {
+            self.forced.insert(path.name.clone());
+        }
+        let is_apply = seen.query.contains("fieldManager");
+        let known = self.objects.get(&path.key()).cloned();
+        let mut object = match known {
+            None if !is_apply || !path.subresource.is_empty() => return failure(404, "NotFound", "not found"),
+            None => json!({"metadata": {"name": path.name, "namespace": path.namespace}}),
+            Some(known) => known,
+        };
+        let sent = &seen.body["metadata"]["resourceVersion"];
+        if !sent.is_null() && *sent != object["metadata"]["resourceVersion"] {
+            return failure(409, "Conflict", "the object has been modified");
+        }
+        match path.subresource.as_str() {
+            // What a manager applied before and leaves out now is removed; there is one manager here.
+            "status" => object["status"] = seen.body["status"].clone(),
+            _ => merge(&mut object, &seen.body),
+        }
+        self.put(&path.group, &path.plural, object);
+        (StatusCode::OK, self.objects[&path.key()].clone())
+    }
+}
+
+fn merge(into: &mut Value, from: &Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key.clone()).or_insert(Value::Object(Map::new())), value);
+            }
+        }
+        (into, from) => *into = from.clone(),
+    }
+}
+
+fn form_value(query: &str, key: &str) -> Option<String> {
+    let (_, value) = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(name, _)| *name == key)?;
+    Some(value.replace("%3D", "=").replace("%2C", ",").replace('+', " ").replace("%2F", "/"))
+}
+
+/// Equality only: our tests' selectors need no more.
+fn selects(selector: &str, object: &Value) -> bool {
+    selector
+        .split(',')
+        .filter_map(|term| term.split_once('='))
+        .all(|(key, value)| object["metadata"]["labels"][key].as_str() == Some(value))
+}
