@@ -108,12 +108,12 @@ async fn measure(load: &Load) -> Vec<Figure> {
     let before = Cpu::of(&agent);
     let began = Instant::now();
     let mut resident = 0.0_f64;
-    let mut scraper = Connection::plain(agent.address).await.unwrap();
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     let mut second = 0;
     while began.elapsed() < WINDOW {
         ticks.tick().await;
         if second % scrape_every == 0 {
+            let mut scraper = Connection::plain(agent.address).await.unwrap();
             scraper.get("/metrics").await.unwrap();
         }
         if second % PULL_EVERY == 0 {
@@ -125,6 +125,7 @@ async fn measure(load: &Load) -> Vec<Figure> {
     let (wall, after) = (began.elapsed().as_secs_f64(), Cpu::of(&agent));
     let percent = |nanos: u64| nanos as f64 / 1e9 / wall * 100.0;
 
+    let mut scraper = Connection::plain(agent.address).await.unwrap();
     let mut scrapes = Vec::with_capacity(SCRAPES);
     for _ in 0..SCRAPES {
         let began = Instant::now();
