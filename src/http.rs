@@ -30,7 +30,7 @@ const MAX_CONNECTIONS: usize = 64;
 /// A handshake and request header that take longer come from a client that is gone or hostile.
 const HEADER_DEADLINE: Duration = Duration::from_secs(5);
 /// A connection lives at most this long, so that a rotated certificate is in use everywhere soon.
-const CONNECTION_DEADLINE: Duration = Duration::from_secs(600);
+const CONNECTION_DEADLINE: Duration = Duration::from_mins(10);
 
 /// Serves `handler` on `listener` until `shutdown` resolves; open connections are then dropped.
 pub async fn serve<Handler, Answered>(
@@ -60,28 +60,36 @@ pub async fn serve<Handler, Answered>(
             },
         };
         while connections.try_join_next().is_some() {}
-        let settings = tls.as_ref().map(|tls| tls.borrow().clone());
+        let transport = match &tls {
+            None => Transport::Plain,
+            Some(tls) => tls.borrow().clone().map_or(Transport::NotYet, Transport::Tls),
+        };
         let handler = handler.clone();
         connections.spawn(async move {
             let _slot = slot;
-            let _ = tokio::time::timeout(CONNECTION_DEADLINE, connection(stream, settings, handler)).await;
+            let _ = tokio::time::timeout(CONNECTION_DEADLINE, connection(stream, transport, handler)).await;
         });
     }
 }
 
-async fn connection<Handler, Answered>(
-    stream: TcpStream,
-    tls: Option<Option<Arc<rustls::ServerConfig>>>,
-    handler: Handler,
-) where
+/// How one connection speaks.
+enum Transport {
+    Plain,
+    Tls(Arc<rustls::ServerConfig>),
+    /// TLS is asked for, but there is no certificate yet.
+    NotYet,
+}
+
+async fn connection<Handler, Answered>(stream: TcpStream, transport: Transport, handler: Handler)
+where
     Handler: Fn(Request<Incoming>) -> Answered + Clone + Send + Sync + 'static,
     Answered: Future<Output = Answer> + Send + 'static,
 {
     let _ = stream.set_nodelay(true);
-    match tls {
-        None => speak(TokioIo::new(stream), handler).await,
-        Some(None) => debug!("connection closed: no certificate yet"),
-        Some(Some(settings)) => {
+    match transport {
+        Transport::Plain => speak(TokioIo::new(stream), handler).await,
+        Transport::NotYet => debug!("connection closed: no certificate yet"),
+        Transport::Tls(settings) => {
             let handshake = tokio_rustls::TlsAcceptor::from(settings).accept(stream);
             match tokio::time::timeout(HEADER_DEADLINE, handshake).await {
                 Ok(Ok(stream)) => speak(TokioIo::new(stream), handler).await,

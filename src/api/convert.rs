@@ -150,7 +150,7 @@ pub fn size(field: &'static str, text: &str) -> Result<Bytes, Rejection> {
     };
     let bytes = number.parse::<f64>().map_err(|_| wrong())? * unit;
     // 2^60 is far above any device, and far below where a float loses whole bytes that matter.
-    if bytes.is_finite() && bytes < 1.152_921_504_606_846_976e18 { Ok(Bytes::from_f64(bytes)) } else { Err(wrong()) }
+    if bytes.is_finite() && bytes < 2_f64.powi(60) { Ok(Bytes::from_f64(bytes)) } else { Err(wrong()) }
 }
 
 #[cfg(test)]
@@ -169,7 +169,7 @@ mod tests {
         let policy = convert(json!({"target": {"podSelector": {"matchLabels": {"app": "t"}}}})).unwrap();
         assert_eq!(policy.mode, Mode::Observe);
         assert_eq!(policy.actions, Actions { notify: true, evict: false });
-        assert_eq!(policy.prediction.horizon, Duration::from_secs(900));
+        assert_eq!(policy.prediction.horizon, Duration::from_mins(15));
         assert_eq!(policy.headroom, Bytes::mib(512));
         assert!(policy.disruption.require_budget);
         assert_eq!(policy.disruption.protect.len(), 5);

@@ -2,6 +2,8 @@
 //!
 //! The docs of fields are the only docs of these fields: they reach `kubectl explain` and the CRD as they stand.
 
+#![allow(clippy::duplicated_attributes, reason = "columns of the CRD repeat their type")]
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;

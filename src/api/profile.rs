@@ -1,6 +1,8 @@
 //! `GpuMemoryProfile`: what the controller remembers of one workload, so that a new pod, a new leader or a new attempt
 //! starts with knowledge. Written by the controller, read by people.
 
+#![allow(clippy::duplicated_attributes, reason = "columns of the CRD repeat their type")]
+
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -83,7 +83,26 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn the_charts_command_line_is_read() {
+        let line = "controller --namespace gpumem --pod-name c-0 --listen 0.0.0.0:9401 --peer-listen 0.0.0.0:9444 \
+                    --agent-selector app=agent,tier=node --controller-selector app=controller --agent-port 9443 \
+                    --peer-port 9444 --tls-secret gpumem-tls --ledger gpumem-ledger --lease gpumem-controller \
+                    --max-mode Enforce --pull-interval 5s";
+        let Command { args } = Command::try_parse_from(line.split_whitespace()).unwrap();
+        assert_eq!((args.max_mode, args.pull_interval), (Mode::Enforce, Duration::from_secs(5)));
+        assert_eq!(args.peer_listen.port(), args.peer_port);
+    }
 
     #[test]
     fn durations_carry_their_unit() {

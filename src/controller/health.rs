@@ -1,6 +1,7 @@
 //! Liveness by freshness: every loop of the controller beats once a turn, and `/healthz` fails when one has stopped.
 //!
-//! Flows in: beats. Flows out: `/healthz` and `/readyz`. An open port proves nothing: operators were seen wedged for days behind a dropped watch while their port answered.
+//! Flows in: beats. Flows out: `/healthz` and `/readyz`. An open port proves nothing: operators were seen wedged for days
+//! behind a dropped watch while their port answered.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};

@@ -247,10 +247,12 @@ mod tests {
         PodFacts::of(&serde_json::from_value(pod).unwrap())
     }
 
+    type Change = fn(&mut serde_json::Value);
+
     #[test]
     fn protected_and_unfit_pods_say_which_they_are() {
         let all = [Protection::SystemCritical];
-        let cases: [(&str, fn(&mut serde_json::Value)); 6] = [
+        let cases: [(&str, Change); 6] = [
             ("ProtectedStaticPod", |pod| pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"})),
             ("ProtectedSystemPod", |pod| pod["metadata"]["namespace"] = json!("kube-system")),
             ("ProtectedSystemPod", |pod| pod["spec"]["priorityClassName"] = json!("system-node-critical")),

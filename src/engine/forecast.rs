@@ -11,9 +11,11 @@ pub mod calibration;
 mod device;
 mod hazard;
 mod passage;
+mod past;
 #[cfg(test)]
 mod properties;
 mod reason;
+mod shape;
 mod stairs;
 #[cfg(test)]
 mod tests;

@@ -13,8 +13,11 @@ use serde::{Deserialize, Serialize};
 use crate::quantity::{Bytes, Moment};
 
 mod ring;
+mod state;
 #[cfg(test)]
 mod tests;
+
+use state::{ATTEMPTS, NEW_LIFE, RESET, State};
 
 pub use ring::{Block, Ring};
 
@@ -72,18 +75,6 @@ pub const RAW_POINTS: usize = 40;
 /// Duration in seconds and number of the blocks kept: a minute and a half in detail, a day in outline.
 pub const SCALES: [(u32, usize); 5] = [(2, 48), (10, 48), (60, 48), (600, 36), (3600, 24)];
 
-/// Earlier runs remembered.
-const ATTEMPTS: usize = 4;
-
-/// A fall below this share of the peak is no cache given back: the process is gone.
-const NEW_LIFE: f64 = 0.02;
-
-/// A fall below this share of the peak is a reset: afterwards only levels above the old peak are new.
-const RESET: f64 = 0.5;
-
-/// A new maximum by less than this share of the old one is jitter, not a record.
-const RECORD: f64 = 0.002;
-
 /// The bounded state of one series.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
@@ -94,29 +85,6 @@ pub struct Series {
     peak: Bytes,
     state: State,
     rings: [Ring; SCALES.len()],
-}
-
-/// What blocks cannot tell: it reaches back to the start of the segment.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct State {
-    /// Start of the current life within the segment.
-    born: Moment,
-    /// Highest `used` of the current life.
-    peak: Bytes,
-    /// Highest `used` since the last reset, and the peak before it.
-    since_reset: Bytes,
-    before_reset: Bytes,
-    /// When the last record was set, how many there were, and their mean excess.
-    record_at: Moment,
-    records: u32,
-    excess: Bytes,
-    /// Typical distance of samples in milliseconds; zero while unknown.
-    interval: u32,
-    /// A reading of next to nothing, until the next one confirms it.
-    doubt: Option<Point>,
-    /// Points that came too late or twice.
-    refused: u32,
-    attempts: Vec<Attempt>,
 }
 
 impl Series {
@@ -267,59 +235,5 @@ impl Series {
         }
         self.state.attempts.truncate(ATTEMPTS);
         self
-    }
-}
-
-// === impl State ===
-
-impl State {
-    /// Attempts outlive the life that made them; everything else starts anew.
-    fn reborn(&self, ended: Option<Moment>, born: Moment) -> Self {
-        let mut attempts = self.attempts.clone();
-        if let Some(ended) = ended {
-            if attempts.len() >= ATTEMPTS {
-                attempts.remove(0);
-            }
-            let seconds = u32::try_from(ended.since(self.born).as_secs()).unwrap_or(u32::MAX);
-            attempts.push(Attempt { peak: self.peak, seconds });
-            attempts.shrink_to_fit();
-        }
-        Self { born, record_at: born, interval: self.interval, attempts, ..Self::default() }
-    }
-
-    fn take(&mut self, point: Point) {
-        if self.peak == Bytes::ZERO {
-            // A life begins with its first byte: idle readings before it are no warm-up.
-            self.born = point.at;
-        }
-        if self.peak == Bytes::ZERO || point.used.as_f64() > self.peak.as_f64() * (1.0 + RECORD) {
-            let excess = (point.used - self.peak).as_f64();
-            let mean = self.excess.as_f64();
-            // The first reading is no record: it has nothing to exceed.
-            if self.peak > Bytes::ZERO {
-                self.records = self.records.saturating_add(1);
-                self.excess = Bytes::from_f64(mean + (excess - mean) / f64::from(self.records.min(8)));
-            }
-            self.record_at = point.at;
-        }
-        self.peak = self.peak.max(point.used);
-        if point.used.as_f64() < RESET * self.since_reset.as_f64() {
-            self.before_reset = self.before_reset.max(self.since_reset);
-            self.since_reset = point.used;
-        }
-        self.since_reset = self.since_reset.max(point.used);
-    }
-
-    /// Follows the usual distance quickly and a gap hardly at all.
-    fn measure_interval(&mut self, passed: f64) {
-        let usual = f64::from(self.interval);
-        let usual = if usual <= 0.0 {
-            passed
-        } else if passed < 3.0 * usual {
-            usual + 0.1 * (passed - usual)
-        } else {
-            usual * 1.05
-        };
-        self.interval = usual.ceil() as u32;
     }
 }

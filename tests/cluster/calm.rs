@@ -2,17 +2,40 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::json;
 
+use crate::story::plan::Plan;
+use crate::story::{self, cast};
 use crate::support::scene::{LEAK, Scene};
 use crate::support::world::World;
 use crate::support::{throughout, until};
 
 /// From the start of a [`LEAK`] to its eviction: start, warm-up, detection, dwell, and what a busy machine adds.
 const EVICTION: Duration = Duration::from_secs(75);
+
+async fn play(world: &World, plan: &Plan) -> Result<()> {
+    let told = story::play(&world.client, plan, |_, _| {}).await?;
+    let failed: Vec<_> =
+        told.findings().into_iter().filter(|finding| !finding.holds).map(|finding| finding.text).collect();
+    cast::leave(&world.client, plan).await?;
+    ensure!(failed.is_empty(), "{plan}\n{}\nevents: {:#?}", failed.join("\n"), told.events);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_leaking_trainer_is_evicted_before_its_twin_dies_and_no_neighbour_is_touched() -> Result<()> {
+    let world = World::find().await?;
+    play(&world, &Plan::draw(1, &world.image).beside("story-leak", 0)).await
+}
+
+#[tokio::test]
+async fn a_leak_that_stops_in_time_is_left_alone() -> Result<()> {
+    let world = World::find().await?;
+    play(&world, &Plan::draw(2, &world.image).stopping_in_time().beside("story-stops", 8)).await
+}
 
 #[tokio::test]
 async fn a_disruption_budget_blocks_the_eviction_and_its_removal_lets_it_pass() -> Result<()> {

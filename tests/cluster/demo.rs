@@ -32,7 +32,7 @@ async fn play() -> Result<bool> {
     let client = kube::Client::try_default().await.context("no cluster: run it through `make demo`")?;
     println!("\n{plan}\n");
     println!("The policy (documented fields only, with times short enough to watch):\n");
-    println!("{}", indent(&serde_yaml::to_string(&story::cast::policy())?));
+    println!("{}", indent(&serde_yaml::to_string(&story::cast::policy(&plan))?));
     let mut screen = Screen::new();
     let told = story::play(&client, &plan, |frame, story| screen.draw(frame, story)).await?;
     println!("\nWhat happened (seed {seed}):\n");

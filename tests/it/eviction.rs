@@ -125,7 +125,7 @@ async fn an_eviction_whose_answer_was_lost_is_found_done() {
     let mut cluster = leaking();
     cluster.world().before(Method::POST, "/eviction", |world: &mut World| {
         world.edit("", "pods", "ml", "train-0", |pod| {
-            pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")
+            pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         });
     });
     cluster.world().eviction_answers.push(failure(500, "InternalError", "etcdserver: request timed out"));
@@ -162,13 +162,13 @@ async fn whatever_changes_after_the_decision_stops_the_call() {
     }
     let changes: [(&str, Change); 11] = [
         ("False/OptedOut", |w| {
-            pod(w, |pod| pod["metadata"]["annotations"] = json!({"gpumem.dev/actions": "Disabled"}))
+            pod(w, |pod| pod["metadata"]["annotations"] = json!({"gpumem.dev/actions": "Disabled"}));
         }),
         ("False/OptedOut", |w| {
-            w.edit("", "namespaces", "", "ml", |n| n["metadata"]["annotations"] = json!({"gpumem.dev/actions": "off"}))
+            w.edit("", "namespaces", "", "ml", |n| n["metadata"]["annotations"] = json!({"gpumem.dev/actions": "off"}));
         }),
         ("False/PodTerminating", |w| {
-            pod(w, |pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"))
+            pod(w, |pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
         }),
         ("False/PodNotRunning", |w| pod(w, |pod| pod["status"]["phase"] = json!("Succeeded"))),
         ("False/ChangedBeforeCall", |w| pod(w, |pod| pod["metadata"]["uid"] = json!("successor"))),

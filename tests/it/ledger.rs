@@ -23,8 +23,7 @@ async fn requests_of_an_eviction() -> usize {
     let mut cluster = leaking();
     Controller::start(&cluster, "c1").round(&mut cluster).await;
     assert_eq!(cluster.evicted(), 1);
-    let requests = cluster.world().log.len();
-    requests
+    cluster.world().log.len()
 }
 
 #[tokio::test]
@@ -165,7 +164,7 @@ async fn keys_of_others_in_the_ledger_survive_our_writes() {
 async fn an_eviction_that_cannot_be_written_into_the_profile_is_not_forgotten() {
     let mut cluster = leaking();
     cluster.edit_policy("p", |spec| {
-        spec["disruption"] = json!({"requireBudget": false, "minAvailable": 0, "maxPerHour": 10})
+        spec["disruption"] = json!({"requireBudget": false, "minAvailable": 0, "maxPerHour": 10});
     });
     let mut controller = Controller::start(&cluster, "c1");
     cluster.world().before(Method::POST, "/eviction", |world| world.forbidden = Some("/gpumemoryprofiles".to_owned()));

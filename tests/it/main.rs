@@ -1,5 +1,7 @@
 //! Tests of the parts together, in one process: no network beyond loopback, no cluster, no GPU.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
 mod agent;
 mod agent_driver;
 mod agent_metrics;

@@ -206,11 +206,13 @@ async fn a_workload_that_leaks_again_and_again_rests_longer_and_is_given_up_afte
     assert_eq!(cluster.evicted(), 4);
 }
 
+type Change = fn(&mut serde_json::Value);
+
 #[tokio::test]
 async fn pods_that_others_answer_for_are_never_targets() {
     let mut cluster = Cluster::new();
     cluster.policy("p", "x", |_| {});
-    let cases: [(&str, serde_json::Value, fn(&mut serde_json::Value), &str); 8] = [
+    let cases: [(&str, serde_json::Value, Change, &str); 8] = [
         ("bare", json!(null), |_| {}, "ProtectedBarePod"),
         ("daemon", owner("apps/v1", "DaemonSet", "d", "d1"), |_| {}, "ProtectedDaemonSet"),
         ("mirror", owner("v1", "Node", "node-a", "n1"), |_| {}, "ProtectedStaticPod"),

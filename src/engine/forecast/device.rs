@@ -286,11 +286,24 @@ fn class(own: &View, series: &Series, flat: bool, high: bool, horizon: f64) -> C
         Class::Fragmentation
     } else if flat {
         if high { Class::Pool } else { Class::Plateau }
+    } else if returns(series, horizon) {
+        Class::Periodic
     } else if lived(series) - series.record_at().secs_since(series.born()) < 2.0 * horizon {
         Class::Peak
     } else {
         Class::Load
     }
+}
+
+/// Whether every excursion of late came back to the same floor.
+fn returns(series: &Series, horizon: f64) -> bool {
+    let long = 0.25 * lived(series).min(8.0 * horizon);
+    windows(series, Signal::Used, long, f64::INFINITY, 0.0).next().is_some_and(|span| {
+        let floors = || span.sampled().map(|(_, part)| part.floor);
+        let (low, high) = (floors().fold(f64::INFINITY, f64::min), floors().fold(0.0, f64::max));
+        let excursions = span.sampled().filter(|(_, part)| part.ceiling - part.floor > 0.02 * span.top()).count();
+        high - low <= 0.01 * span.top() && excursions >= 2
+    })
 }
 
 /// Whether the last two lives ended at the same peak.

@@ -101,6 +101,9 @@ fn first_reach(rise: impl Fn(f64) -> f64, room: f64) -> Option<f64> {
 
 /// The standard normal distribution function, after Abramowitz and Stegun 7.1.26: error below 2e-7.
 pub(super) fn normal(z: f64) -> f64 {
+    if z.abs() > 6.0 {
+        return if z > 0.0 { 1.0 } else { 0.0 };
+    }
     let x = z.abs() / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.3275911 * x);
     let series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))));

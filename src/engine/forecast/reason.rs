@@ -103,6 +103,7 @@ fn stands(text: &mut String, facts: &Facts<'_>) {
         }
         Class::Pool => "a preallocated pool, constant: what happens inside it is not visible",
         Class::Peak => "isolated high-water marks without a trend",
+        Class::Periodic => "rises now and then and comes back to the same floor",
         Class::Load => "moves up and down without a trend",
         _ => "flat",
     };

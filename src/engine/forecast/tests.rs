@@ -137,6 +137,32 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
+fn shapes_have_names() {
+    let class = |end, curve: &dyn Fn(u64) -> u64| ask(&series(end, curve)).class;
+    assert_eq!(class(80, &|second| 2000 + 100 * second), Class::Leak);
+    assert_eq!(class(240, &|_| 9000), Class::Plateau);
+    assert_eq!(class(240, &|_| 22_100), Class::Pool);
+    assert_eq!(class(240, &|second| if second % 20 < 4 { 12_000 } else { 9000 }), Class::Periodic);
+    assert_eq!(class(10, &|_| 9000), Class::WarmUp);
+}
+
+#[test]
+fn cache_that_grows_alone_is_no_leak() {
+    let mut hooked = Series::default();
+    for second in 0..80 {
+        let allocator = Some(crate::series::AllocatorPoint {
+            allocated: Bytes::mib(3000 + second % 5),
+            reserved: Bytes::mib(4000 + 100 * second),
+        });
+        let used = Bytes::mib(4700 + 100 * second);
+        hooked.push(Segment(1), Point { at: Moment::from_secs(1000 + second), used, allocator });
+    }
+    let answer = ask(&hooked);
+    assert_eq!(answer.class, Class::Fragmentation, "{answer:?}");
+    assert!(probability(&answer) < 0.5, "{answer:?}");
+}
+
+#[test]
 fn the_reason_is_a_sentence_with_its_numbers() {
     let leak = ask(&series(80, |second| 2000 + 200 * second));
     assert!(leak.reason.starts_with("grows 200 MiB/s over the last "), "{}", leak.reason);

@@ -21,7 +21,7 @@ use crate::agents::{address, moment, node};
 const INTERVAL: Duration = Duration::from_secs(5);
 /// For whole states to come, be parsed and be forgotten by the allocator.
 const SETTLE: Duration = Duration::from_secs(20);
-const WINDOW: Duration = Duration::from_secs(60);
+const WINDOW: Duration = Duration::from_mins(1);
 
 /// Prints the figures of one load.
 pub fn measure(load: Load, port: u16) {
@@ -155,7 +155,7 @@ fn pulls(metrics: &Metrics) -> f64 {
     let families = metrics.registry().gather();
     let pulls = families.iter().find(|family| family.name() == "gpumem_controller_pulls_total").unwrap();
     let ok = pulls.get_metric().iter().find(|metric| metric.get_label()[0].value() == "ok").unwrap();
-    ok.get_counter().value()
+    ok.get_counter().get_value()
 }
 
 fn cpu_seconds() -> f64 {

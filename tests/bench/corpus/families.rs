@@ -1,4 +1,4 @@
-//! The families. Numbers follow the list in `docs/forecast.md`; levels, noise, capacities, periods and durations are drawn.
+//! The families. A number never changes, because a run is drawn from it and a seed; levels, noise, capacities, periods and durations are drawn.
 
 use super::dice::Dice;
 use super::parts::{Cache, HOUR, Jitter, MINUTE, Spikes, card, curve};

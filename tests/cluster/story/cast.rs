@@ -8,16 +8,16 @@ use serde_json::{Value, json};
 
 use gpumem::api::policy::GpuMemoryPolicy;
 
-use super::plan::{NAMESPACE, Plan, Role};
+use super::plan::{Plan, Role};
 
 const MANAGER: &str = "story";
 
 /// The one policy: documented fields only, with times short enough to watch.
-pub fn policy() -> Value {
+pub fn policy(plan: &Plan) -> Value {
     json!({
         "apiVersion": "gpumem.dev/v1alpha1",
         "kind": "GpuMemoryPolicy",
-        "metadata": {"name": "guarded", "namespace": NAMESPACE},
+        "metadata": {"name": "guarded", "namespace": plan.namespace},
         "spec": {
             "mode": "Enforce",
             "target": {"podSelector": {"matchLabels": {"app": Role::Guarded.name()}}},
@@ -48,7 +48,7 @@ pub fn deployment(plan: &Plan, role: Role) -> Value {
     json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": role.name(), "namespace": NAMESPACE},
+        "metadata": {"name": role.name(), "namespace": plan.namespace},
         "spec": {
             "replicas": 1,
             "selector": {"matchLabels": {"app": role.name()}},
@@ -61,7 +61,7 @@ pub fn deployment(plan: &Plan, role: Role) -> Value {
                         "image": plan.image,
                         "imagePullPolicy": "IfNotPresent",
                         "args": [
-                            "sim", "workload", "--device", role.gpu().to_string(), "--shape", plan.shape(role)
+                            "sim", "workload", "--device", plan.gpu(role).to_string(), "--shape", plan.shape(role)
                         ],
                         "env": [{"name": "GPUMEM_SIM_SOCKET", "value": "/run/gpumem-sim/driver.sock"}],
                         "volumeMounts": [{"name": "driver", "mountPath": "/run/gpumem-sim"}]
@@ -81,10 +81,10 @@ pub fn driver_folder() -> String {
 /// Creates everything, or brings it to this plan.
 pub async fn enter(client: &kube::Client, plan: &Plan) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    apply(&namespaces, &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})).await?;
-    let policies: Api<GpuMemoryPolicy> = Api::namespaced(client.clone(), NAMESPACE);
-    apply(&policies, &policy()).await?;
-    let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+    apply(&namespaces, &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": plan.namespace}})).await?;
+    let policies: Api<GpuMemoryPolicy> = Api::namespaced(client.clone(), &plan.namespace);
+    apply(&policies, &policy(plan)).await?;
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &plan.namespace);
     for role in &plan.order {
         apply(&deployments, &deployment(plan, *role)).await?;
     }
@@ -92,20 +92,21 @@ pub async fn enter(client: &kube::Client, plan: &Plan) -> Result<()> {
 }
 
 /// Removes the namespace and all in it, and waits until it is gone.
-pub async fn leave(client: &kube::Client) -> Result<()> {
+pub async fn leave(client: &kube::Client, plan: &Plan) -> Result<()> {
+    let namespace = plan.namespace.as_str();
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    if let Err(kube::Error::Api(status)) = namespaces.delete(NAMESPACE, &kube::api::DeleteParams::default()).await
+    if let Err(kube::Error::Api(status)) = namespaces.delete(namespace, &kube::api::DeleteParams::default()).await
         && status.code != 404
     {
-        anyhow::bail!("deleting namespace {NAMESPACE}: {status:?}");
+        anyhow::bail!("deleting namespace {namespace}: {status:?}");
     }
     for _ in 0..120 {
-        if namespaces.get_opt(NAMESPACE).await?.is_none() {
+        if namespaces.get_opt(namespace).await?.is_none() {
             return Ok(());
         }
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }
-    anyhow::bail!("namespace {NAMESPACE} is still there after a minute")
+    anyhow::bail!("namespace {namespace} is still there after a minute")
 }
 
 async fn apply<K>(api: &Api<K>, object: &Value) -> Result<()>

@@ -10,7 +10,7 @@ use kube::api::{Api, ListParams};
 
 use gpumem::api::names::metric;
 
-use super::plan::{NAMESPACE, Plan, Role};
+use super::plan::{Plan, Role};
 use super::scrape::{Sample, metrics};
 
 /// Namespace of the release.
@@ -61,18 +61,19 @@ pub struct PodView {
 /// Looks at the cluster.
 pub struct Observer {
     client: kube::Client,
+    namespace: String,
     roles: Vec<Role>,
 }
 
 impl Observer {
     /// An observer of this plan's cast.
     pub fn new(client: kube::Client, plan: &Plan) -> Self {
-        Self { client, roles: plan.order.clone() }
+        Self { client, namespace: plan.namespace.clone(), roles: plan.order.clone() }
     }
 
     /// One look. A source that does not answer this time leaves its part out: missing is never zero.
     pub async fn look(&self, at: Duration) -> Result<Frame> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         let (agents, controllers) = tokio::join!(self.scrape("agent", 9400), self.scrape("controller", 9401));
         let samples: Vec<Sample> = agents.into_iter().chain(controllers).collect();
         let mut frame = Frame { at, ..Frame::default() };
@@ -120,7 +121,9 @@ impl Observer {
         let value = |metric: &str, label: (&str, &str)| {
             samples
                 .iter()
-                .filter(|sample| sample.name == metric && sample.label("pod") == name)
+                .filter(|sample| {
+                    sample.name == metric && sample.label("pod") == name && sample.label("namespace") == self.namespace
+                })
                 .find(|sample| label.0.is_empty() || sample.label(label.0) == label.1)
                 .map(|sample| sample.value)
         };
@@ -145,7 +148,7 @@ impl Observer {
     }
 
     async fn events(&self) -> Result<Vec<(String, String, String)>> {
-        let events: Api<Event> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
         let mut ours: Vec<_> = events
             .list(&ListParams::default())
             .await?

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Namespace of the cast.
+/// Namespace of the cast, where a test needs no other.
 pub const NAMESPACE: &str = "demo";
 
 /// One performance.
@@ -19,6 +19,10 @@ pub struct Plan {
     pub leak_stops_after: Option<u64>,
     /// The cast in the order of its creation.
     pub order: Vec<Role>,
+    /// Namespace of the cast.
+    pub namespace: String,
+    /// The first of the two GPUs the cast shares.
+    pub first_gpu: u32,
     /// Image of agent, controller, driver and trainers.
     pub image: String,
     /// The story ends at the latest then.
@@ -52,8 +56,8 @@ impl Role {
         }
     }
 
-    /// The GPU it runs on: each leaking trainer has one steady neighbour.
-    pub const fn gpu(self) -> u32 {
+    /// Which of the two GPUs it runs on: each leaking trainer has one steady neighbour.
+    const fn place(self) -> u32 {
         match self {
             Self::Guarded | Self::Pool => 0,
             Self::Unguarded | Self::Plateau => 1,
@@ -77,6 +81,8 @@ impl Plan {
             leak_rate,
             leak_stops_after: None,
             order,
+            namespace: NAMESPACE.to_owned(),
+            first_gpu: 0,
             image: image.to_owned(),
             length: Duration::from_secs(300),
         }
@@ -84,9 +90,22 @@ impl Plan {
 
     /// The same performance, but the leak stops in time: nobody may be evicted.
     pub fn stopping_in_time(mut self) -> Self {
-        self.leak_stops_after = Some(1500);
+        // Far enough to be seen as growth, and over before the risk has held as long as the policy asks.
+        self.leak_stops_after = Some(700);
         self.length = Duration::from_secs(150);
         self
+    }
+
+    /// The same performance in another namespace and on other GPUs.
+    pub fn beside(mut self, namespace: &str, first_gpu: u32) -> Self {
+        self.namespace = namespace.to_owned();
+        self.first_gpu = first_gpu;
+        self
+    }
+
+    /// The GPU a member of the cast runs on.
+    pub fn gpu(&self, role: Role) -> u32 {
+        self.first_gpu + role.place()
     }
 
     /// Shape of the leaking trainers, in the words of `gpumem sim workload --shape`.

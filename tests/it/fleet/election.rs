@@ -11,7 +11,7 @@ use crate::support::eventually;
 
 const TERMS: Terms = Terms {
     duration: Duration::from_millis(1500),
-    renew_within: Duration::from_millis(1000),
+    renew_within: Duration::from_secs(1),
     retry: Duration::from_millis(200),
 };
 

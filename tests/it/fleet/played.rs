@@ -1,5 +1,6 @@
 //! An agent that says what a test wants it to say, over the real server and real TLS.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -90,7 +91,7 @@ pub fn report(node: &str, cursor: Cursor, points: std::ops::RangeInclusive<u64>)
             namespace: "team".into(),
             name: "train".into(),
             labels: [("app".to_owned(), "train".to_owned())].into(),
-            annotations: Default::default(),
+            annotations: BTreeMap::new(),
             owner: None,
             terminating: false,
         }],

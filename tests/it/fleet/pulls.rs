@@ -20,8 +20,6 @@ use super::played::{Played, agent_material, controller_material, play, report};
 use crate::support::eventually;
 use crate::support::http::Connection;
 
-pub const NOW: u64 = 1_900_000_000;
-
 /// A controller's data side that pulls ten times a second.
 struct Controller {
     fleet: Arc<Mutex<Fleet>>,
@@ -65,7 +63,7 @@ impl Controller {
         let families = self.metrics.registry().gather();
         let family = families.iter().find(|family| family.name() == name).unwrap();
         let metric = family.get_metric().iter().find(|metric| metric.get_label()[0].value() == label).unwrap();
-        metric.get_counter().value()
+        metric.get_counter().get_value()
     }
 
     async fn counts(&self, name: &str, label: &str) {
