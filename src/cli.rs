@@ -3,7 +3,63 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+
+// Reading order.
+pub mod units;
+
+pub mod read;
+
+pub mod replay;
+
+pub mod estimate;
+
+/// Exit code: done, and the answer is no bad one.
+pub const FINE: u8 = 0;
+/// Exit code: the answer could not be found out.
+pub const FAILED: u8 = 1;
+/// Exit code: flags or files make no sense.
+pub const BAD_INPUT: u8 = 2;
+/// Exit code: the answer is no: it does not fit, a risk is there, a check failed.
+pub const NO: u8 = 3;
+
+/// What a command says, and how it ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// For standard output.
+    pub text: String,
+    /// For standard error: what could not be seen, and what to do about it.
+    pub notes: Vec<String>,
+    /// Exit code.
+    pub code: u8,
+}
+
+impl Shown {
+    /// An answer that is no bad one.
+    pub fn fine(text: String) -> Self {
+        Self { text, ..Self::default() }
+    }
+
+    /// Prints it as `program` and gives the exit code. A reader that hung up (`| head`) is no failure.
+    pub fn print(&self, program: &str) -> ExitCode {
+        use std::io::Write as _;
+        let _ = std::io::stdout().lock().write_all(self.text.as_bytes());
+        for note in &self.notes {
+            let _ = writeln!(std::io::stderr(), "{program}: {note}");
+        }
+        ExitCode::from(self.code)
+    }
+}
+
+/// Form of the output of commands that need no cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs.
+    Json,
+}
 
 /// Predicts GPU out-of-memory of running pods and acts before it happens.
 #[derive(Debug, Parser)]
@@ -29,6 +85,15 @@ pub enum Command {
     /// Play the driver, or a process on it, where there is no GPU.
     #[command(subcommand)]
     Sim(gpumem_sim::cli::Command),
+    /// Estimate how much GPU memory a job needs before it runs.
+    Estimate(Box<estimate::Args>),
+    /// Replay recorded data through the forecast.
+    Replay(replay::Args),
+    /// Print a completion script for a shell.
+    Completion {
+        /// For which shell.
+        shell: clap_complete::Shell,
+    },
     /// Print the custom resource definitions, or write them into a directory.
     Crd {
         /// Directory to write one file per definition into; without it they go to standard output.
@@ -49,6 +114,12 @@ impl Cli {
                 Err(error) => fail(&error),
             },
             Command::Sim(command) => command.run(),
+            Command::Estimate(args) => finish(estimate::run(&args)),
+            Command::Replay(args) => finish(replay::run(&args)),
+            Command::Completion { shell } => {
+                clap_complete::generate(shell, &mut Self::command(), "gpumem", &mut std::io::stdout());
+                ExitCode::SUCCESS
+            }
             Command::Crd { directory } => match print_crds(directory.as_deref()) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => fail(&error),
@@ -72,6 +143,17 @@ fn print_crds(directory: Option<&std::path::Path>) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// What can go wrong with these commands is what was given to them.
+fn finish<E: std::error::Error>(outcome: Result<Shown, E>) -> ExitCode {
+    match outcome {
+        Ok(shown) => shown.print("gpumem"),
+        Err(error) => {
+            eprintln!("gpumem: {error}");
+            ExitCode::from(BAD_INPUT)
+        }
+    }
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {

@@ -51,3 +51,5 @@ pub mod agent;
 pub mod controller;
 
 pub mod cli;
+
+pub mod plugin;

@@ -51,6 +51,8 @@ pub mod usage;
 
 pub mod certificates;
 
+pub mod footprint;
+
 /// The sampler gets this long to shut the driver down; a hung one is left behind.
 const STOP_DEADLINE: Duration = Duration::from_secs(2);
 /// Names are resolved on threads of their own, if at all: two small ones do.
@@ -153,7 +155,7 @@ pub enum Error {
 
 /// Runs until a signal.
 pub fn main(args: Args) -> ExitCode {
-    frugal();
+    footprint::begin_small();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS)
@@ -246,6 +248,10 @@ pub async fn run(args: Args, shutdown: impl Future<Output = ()>) -> Result<(), E
     tasks.spawn(async move {
         watchdog.await;
         "watchdog"
+    });
+    tasks.spawn(async move {
+        footprint::stay_small().await;
+        "footprint"
     });
     let (stop, mut sampler) = start_sampler(&args, Arc::clone(&shared))?;
 
@@ -341,24 +347,4 @@ fn private(request: &Request<Incoming>, shared: &Shared, origin: &Origin) -> Ans
 /// Which boot of the kernel this is; not the fake `/proc` of a test, whose processes alone are fake.
 fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
-}
-
-/// One heap for both threads that gives memory back, and enough descriptors for every process on the GPUs.
-fn frugal() {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if let Err(error) = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised) {
-        warn!(%error, "the limit of open files stays as it is");
-    }
-    #[cfg(target_env = "gnu")]
-    {
-        // SAFETY: glibc's own settings, changed before a second thread exists.
-        #[allow(unsafe_code, reason = "no safe interface to glibc's allocator settings")]
-        unsafe {
-            libc::mallopt(libc::M_ARENA_MAX, 1);
-            libc::mallopt(libc::M_TRIM_THRESHOLD, 128 * 1024);
-            // Large answers live outside the heap, so that they leave no holes in it.
-            libc::mallopt(libc::M_MMAP_THRESHOLD, 64 * 1024);
-        }
-    }
 }

@@ -4,6 +4,8 @@ pub mod names;
 
 pub mod usage;
 
+pub mod view;
+
 pub mod policy;
 
 pub mod profile;

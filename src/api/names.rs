@@ -54,10 +54,62 @@ pub mod metric {
     pub const CONTAINER_TIME_TO_OOM: &str = "gpumem_container_time_to_oom_seconds";
     /// 0 low to 3 critical; absent when unknown.
     pub const CONTAINER_RISK: &str = "gpumem_container_risk_level";
-    /// Actions of policies.
+    /// What may not be exceeded on a device, where something enforces it; absent elsewhere. Labels as for `CONTAINER_USED`.
+    pub const CONTAINER_LIMIT: &str = "gpumem_container_memory_limit_bytes";
+    /// Live memory as the container's own allocator counts it (hooked pods only).
+    pub const CONTAINER_ALLOCATED: &str = "gpumem_container_allocator_allocated_bytes";
+    /// Memory the container's own allocator holds, live or cached (hooked pods only).
+    pub const CONTAINER_CACHED: &str = "gpumem_container_allocator_reserved_bytes";
+    /// GPU out-of-memory failures seen; labels `namespace`, `pod`, `container`. A series begins with its first failure, at 1.
+    pub const CONTAINER_OOMS: &str = "gpumem_container_oom_events_total";
+    /// Always 1; labels `node`, `namespace`, `pod`, `container`, `owner_kind`, `owner_name` (the pod's controller; empty without one).
+    pub const WORKLOAD_INFO: &str = "gpumem_workload_info";
+    /// Actions of policies. `outcome` as in the policy's `status.recentActions`: `Succeeded`, `Failed`, `Blocked`, …
     pub const POLICY_ACTIONS: &str = "gpumem_policy_actions_total";
-    /// 1 on an agent whose NVML works.
+    /// 1 where the policy's condition is True, 0 otherwise; labels `namespace`, `policy`, `condition`, `reason`.
+    pub const POLICY_CONDITION: &str = "gpumem_policy_condition";
+    /// Warnings that have been judged; `outcome` is `Hit`, `FalseAlarm`, `Missed`, or `Avoided` where somebody acted in between.
+    pub const PREDICTIONS: &str = "gpumem_predictions_total";
+    /// Histogram of the seconds from a container's warning to its OOM.
+    pub const PREDICTION_LEAD: &str = "gpumem_prediction_lead_seconds";
+    /// Decisions to act that were held back; label `reason`.
+    pub const DECISIONS_BLOCKED: &str = "gpumem_decisions_blocked_total";
+    /// 1 on an agent whose NVML works; labels `node`, `reason`.
     pub const AGENT_NVML_UP: &str = "gpumem_agent_nvml_up";
+    /// Age of an agent's newest sample.
+    pub const AGENT_SAMPLE_AGE: &str = "gpumem_agent_sample_age_seconds";
+    /// Histogram of the seconds a sampling cycle took.
+    pub const AGENT_SAMPLE_DURATION: &str = "gpumem_agent_sample_duration_seconds";
+    /// Failed driver queries; labels `query`, `kind`.
+    pub const AGENT_QUERY_FAILURES: &str = "gpumem_agent_query_failures_total";
+    /// Failed reads below `/proc`; labels `file`, `reason`.
+    pub const AGENT_PROC_FAILURES: &str = "gpumem_agent_proc_failures_total";
+    /// Input an agent did not believe; labels `input`, `reason`.
+    pub const AGENT_DROPPED_INPUTS: &str = "gpumem_agent_dropped_inputs_total";
+    /// 1 while an agent sees the pods of its node.
+    pub const AGENT_POD_WATCH_UP: &str = "gpumem_agent_pod_watch_up";
+    /// Version of an agent; labels `node`, `version`.
+    pub const AGENT_BUILD_INFO: &str = "gpumem_agent_build_info";
+    /// 1 on the replica that acts, 0 on the others.
+    pub const CONTROLLER_LEADER: &str = "gpumem_controller_leader";
+    /// Agents that a replica pulls.
+    pub const CONTROLLER_AGENTS: &str = "gpumem_controller_agents";
+    /// Age of the report of the node that was heard least recently.
+    pub const CONTROLLER_OLDEST_REPORT: &str = "gpumem_controller_oldest_report_seconds";
+    /// Histogram of the seconds one pull of one agent took.
+    pub const CONTROLLER_PULL_SECONDS: &str = "gpumem_controller_pull_seconds";
+    /// Pulls by `outcome`: `ok`, or why not.
+    pub const CONTROLLER_PULLS: &str = "gpumem_controller_pulls_total";
+    /// What a replica holds; label `what`: nodes, devices, pods, series, conflicts.
+    pub const CONTROLLER_HELD: &str = "gpumem_controller_held";
+    /// Parts of agents' reports that were left out; label `kind`.
+    pub const CONTROLLER_DROPPED: &str = "gpumem_controller_dropped_total";
+    /// Errors of the controller's own parts; labels `part`, `kind`.
+    pub const CONTROLLER_ERRORS: &str = "gpumem_controller_errors_total";
+    /// When the certificate between controller and agents ends, in Unix time.
+    pub const CONTROLLER_CERTIFICATE_EXPIRY: &str = "gpumem_controller_certificate_expiry_timestamp_seconds";
+    /// Version of a controller; label `version`.
+    pub const CONTROLLER_BUILD_INFO: &str = "gpumem_build_info";
     /// 1 where the driver is simulated.
     pub const SIMULATED: &str = "gpumem_simulated";
 }

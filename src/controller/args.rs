@@ -45,7 +45,7 @@ pub struct Args {
     /// No policy goes further than this: Observe, DryRun or Enforce.
     #[arg(long, env = "GPUMEM_MAX_MODE", default_value = "Observe", value_parser = mode)]
     pub max_mode: Mode,
-    /// Time between two pulls of an agent, e.g. 5s.
+    /// Longest time between two pulls of an agent, e.g. 5s; the pulls of many agents spread below it.
     #[arg(long, env = "GPUMEM_PULL_INTERVAL", default_value = "5s", value_parser = duration)]
     pub pull_interval: Duration,
     /// Where Kubernetes looks for the reason of an end.

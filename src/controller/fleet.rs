@@ -16,7 +16,7 @@ use gpumem_engine::identity::{ContainerId, DeviceKey, PodUid};
 use gpumem_engine::policy::Policy;
 use gpumem_engine::quantity::Bytes;
 
-use crate::api::usage::{Cursor, DeviceReport, PodReport, SeriesData, SeriesReport, UsageReport};
+use crate::api::usage::{Cursor, DeviceReport, NvmlState, PodReport, SeriesData, SeriesReport, UsageReport};
 
 mod check;
 
@@ -214,6 +214,22 @@ impl Fleet {
         Some(Arc::clone(name))
     }
 
+    /// Describes every node with its devices, in the order of names.
+    pub fn described(&self, now: Instant) -> impl Iterator<Item = Described<'_>> {
+        self.nodes.iter().map(move |(name, node)| Described {
+            name,
+            agent_version: &node.agent_version,
+            nvml: &node.nvml,
+            simulated: node.simulated,
+            report_age: now.saturating_duration_since(node.received),
+            devices: node
+                .devices
+                .values()
+                .map(|device| (&device.report, device.tenants.values().filter(|tenant| !tenant.gone).count()))
+                .collect(),
+        })
+    }
+
     /// Pods that more than one node claims and the API has not spoken on, with those nodes. Their forecasts are `Unknown`
     /// until [`Fleet::settle`].
     pub fn conflicts(&self) -> Vec<(PodUid, Vec<String>)> {
@@ -274,6 +290,23 @@ impl Fleet {
     fn is_foreign(&self, pod: &PodUid, node: &str) -> bool {
         self.settled.get(pod).is_some_and(|word| word.as_deref() != Some(node))
     }
+}
+
+/// A node as its agent last described it.
+#[derive(Clone, Debug)]
+pub struct Described<'a> {
+    /// The API's name of the node.
+    pub name: &'a str,
+    /// Version of its agent.
+    pub agent_version: &'a str,
+    /// State of NVML.
+    pub nvml: &'a NvmlState,
+    /// Whether its driver is simulated.
+    pub simulated: bool,
+    /// How long ago its newest report arrived.
+    pub report_age: Duration,
+    /// Its devices, each with the number of containers that hold memory on it.
+    pub devices: Vec<(&'a DeviceReport, usize)>,
 }
 
 /// What may be said of a pod on the word of one node.

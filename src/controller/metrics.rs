@@ -225,6 +225,11 @@ impl Metrics {
         }
     }
 
+    /// What each policy says of its containers; empty on a replica that does not lead.
+    pub fn assessed(&self) -> HashMap<PolicyKey, Arc<Vec<Assessed>>> {
+        self.assessed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Counts an error of one of the controller's own parts; both come from closed sets.
     pub fn failed(&self, part: &'static str, kind: &'static str) {
         self.errors.with_label_values(&[part, kind]).inc();

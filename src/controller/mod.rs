@@ -22,6 +22,8 @@ pub mod fleet;
 
 pub mod metrics;
 
+pub mod view;
+
 pub mod now;
 
 pub mod reconcile;

@@ -22,6 +22,7 @@ use super::peer;
 use super::pki;
 use super::pull::{self, Puller, agents, chain};
 use super::reconcile;
+use super::view::View;
 use crate::http;
 
 /// Why the controller ended.
@@ -104,7 +105,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let peer_listener = listen(args.peer_listen).await?;
 
     let mut tasks = Tasks { set: JoinSet::new(), stopped };
-    tasks.spawn("metrics", |_| serve(listener, exposition, Arc::clone(&health)));
+    let view = Arc::new(View::new(exposition.clone(), args.pod_name.clone()));
+    tasks.spawn("metrics", |_| serve(listener, exposition, view, Arc::clone(&health)));
     tasks.spawn("peers", |_| serve_peers(peer_listener, server_settings, Arc::clone(&fleet)));
     let candidate = leader::Candidate {
         leases: Api::namespaced(lease, &args.namespace),
@@ -167,9 +169,9 @@ async fn take_then_pull(
     pull::run(Arc::new(puller), agents).await;
 }
 
-async fn serve(listener: TcpListener, exposition: Exposition, health: Arc<Health>) {
+async fn serve(listener: TcpListener, exposition: Exposition, view: Arc<View>, health: Arc<Health>) {
     let handler = move |request: hyper::Request<hyper::body::Incoming>| {
-        let (exposition, health) = (exposition.clone(), Arc::clone(&health));
+        let (exposition, view, health) = (exposition.clone(), Arc::clone(&view), Arc::clone(&health));
         async move {
             match request.uri().path() {
                 "/healthz" => health.healthz(),
@@ -179,7 +181,8 @@ async fn serve(listener: TcpListener, exposition: Exposition, health: Arc<Health
                     let text = tokio::task::spawn_blocking(move || exposition.text(Instant::now())).await;
                     http::metrics(text.unwrap_or_default().into_bytes())
                 }
-                _ => http::text(StatusCode::NOT_FOUND, "try /metrics, /healthz or /readyz\n"),
+                _ if view.serves(request.uri().path()) => view.answer(&request).await,
+                _ => http::text(StatusCode::NOT_FOUND, "try /metrics, /healthz, /readyz or /api/v1/containers\n"),
             }
         }
     };

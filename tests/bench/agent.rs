@@ -35,7 +35,8 @@ use support::{Agent, GIB, Node, api::pod, cgroup, container_id, uid, write_proce
 const MIB: u64 = 1 << 20;
 /// Long enough for a per mille of a core to show in nanoseconds of scheduling.
 const WINDOW: Duration = Duration::from_mins(1);
-const SETTLE: Duration = Duration::from_secs(10);
+/// Until the agent has given back what only its start needed.
+const SETTLE: Duration = Duration::from_secs(25);
 const PULL_EVERY: u32 = 5;
 const SCRAPES: usize = 1000;
 const CHANGES: u32 = 20;

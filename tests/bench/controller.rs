@@ -35,10 +35,13 @@ fn main() {
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["agents", agents, series] => agents::play(agents.parse().unwrap(), series.parse().unwrap()),
         ["fleet", place, port] => fleet::measure(LOADS[place.parse::<usize>().unwrap()], port.parse().unwrap()),
-        _ => {
+        // All loads, or those with this many agents.
+        wanted => {
             for (place, load) in LOADS.iter().enumerate() {
-                for line in run(place, *load) {
-                    println!("{line}");
+                if wanted.is_empty() || wanted.contains(&load.agents.to_string().as_str()) {
+                    for line in run(place, *load) {
+                        println!("{line}");
+                    }
                 }
             }
         }

@@ -129,7 +129,7 @@ live() {
     expect "agent: writes no pod" may no agent patch pods -A
     expect "agent: writes no event" may no agent create events -A
     expect "controller: reads a pod" may yes controller get pods -A
-    expect "controller: watches no pods of others" may no controller watch pods -A
+    expect "controller: lists no pods of others" may no controller list pods -A
     expect "controller: lists its own" may yes controller list pods -n $space
     expect "controller: evicts" may yes controller create pods --subresource=eviction -A
     expect "controller: deletes no pod" may no controller delete pods -A

@@ -46,5 +46,5 @@ async fn play() -> Result<bool> {
 }
 
 fn indent(text: &str) -> String {
-    text.lines().map(|line| format!("    {line}\n")).collect()
+    text.lines().fold(String::new(), |shown, line| shown + "    " + line + "\n")
 }

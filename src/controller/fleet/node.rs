@@ -27,9 +27,9 @@ pub(super) struct Node {
     pub(super) simulated: bool,
     pub(super) devices: BTreeMap<DeviceKey, Device>,
     pub(super) pods: BTreeMap<PodUid, Arc<PodReport>>,
-    agent_version: String,
+    pub(super) agent_version: String,
     interval_ms: u64,
-    nvml: NvmlState,
+    pub(super) nvml: NvmlState,
 }
 
 /// One device and the containers on it.

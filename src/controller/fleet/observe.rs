@@ -9,10 +9,11 @@ use gpumem_engine::forecast::{Class, Forecast, Outlook, Question, Tenant as Aske
 use gpumem_engine::identity::{ContainerId, DeviceKey, PodUid};
 use gpumem_engine::policy::{Budget, Policy};
 use gpumem_engine::quantity::{Bytes, Moment};
+use gpumem_engine::series::Series;
 use gpumem_engine::usage::{Attribution, AttributionGap};
 
 use super::node::{Device, Node, Tenant, TenantKey};
-use super::{Observation, PodReport, Standing};
+use super::{DeviceReport, Observation, PodReport, Standing};
 
 /// An answer is given again for so long, unless new data comes: one pull interval.
 const KEEP: Duration = Duration::from_secs(5);
@@ -73,6 +74,12 @@ pub struct Seen<'a> {
     pub forecast: Forecast,
     /// Age of the newest sample now.
     pub sample_age: Duration,
+    /// That device as the agent reported it.
+    pub report: &'a DeviceReport,
+    /// The container's series on it.
+    pub series: &'a Series,
+    /// What the node's clock shows now: ages of the series' points count from it.
+    pub clock: Moment,
 }
 
 impl Seen<'_> {
@@ -136,6 +143,9 @@ impl Node {
                     forecast: doubt(*standing, report.attribution, tenant, sample_age, ask)
                         .unwrap_or_else(|| forecast.clone()),
                     sample_age,
+                    report,
+                    series: &tenant.series,
+                    clock,
                 };
                 match worst.get_mut(tenant_key) {
                     Some(other) if rank(&seen.forecast, ask) > rank(&other.forecast, ask) => *other = seen,

@@ -109,7 +109,10 @@ async fn run(load: Load, port: u16, bundle: &pki::Bundle) {
         ("observe_all", 1000.0 * observing.as_secs_f64() / f64::from(rounds), "ms"),
         ("scrape", 1000.0 * scraping.as_secs_f64() / f64::from(scrapes), "ms"),
     ] {
-        println!("figure {name}{suffix} {value:.3} {unit}");
+        // A machine too slow to scrape even once gives no figure for it.
+        if value.is_finite() {
+            println!("figure {name}{suffix} {value:.3} {unit}");
+        }
     }
 }
 

@@ -84,7 +84,7 @@ impl Plan {
             namespace: NAMESPACE.to_owned(),
             first_gpu: 0,
             image: image.to_owned(),
-            length: Duration::from_secs(300),
+            length: Duration::from_mins(5),
         }
     }
 
@@ -98,7 +98,7 @@ impl Plan {
 
     /// The same performance in another namespace and on other GPUs.
     pub fn beside(mut self, namespace: &str, first_gpu: u32) -> Self {
-        self.namespace = namespace.to_owned();
+        namespace.clone_into(&mut self.namespace);
         self.first_gpu = first_gpu;
         self
     }

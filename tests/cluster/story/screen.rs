@@ -24,7 +24,7 @@ impl Screen {
     pub fn draw(&mut self, frame: &Frame, story: &Story) {
         let seconds = frame.at.as_secs();
         let news = story.events.len() > self.events_shown;
-        if !self.is_terminal && !news && (seconds % 10 != 0 || seconds == self.last_line) {
+        if !self.is_terminal && !news && (!seconds.is_multiple_of(10) || seconds == self.last_line) {
             return;
         }
         self.last_line = seconds;
@@ -57,8 +57,8 @@ fn table(frame: &Frame) -> String {
     let _ = writeln!(out, "\n  {:>3} s  {}   SIMULATED GPUs", frame.at.as_secs(), gpus.join("   "));
     let _ = writeln!(
         out,
-        "         {:<38} {:<12} {:>9} {:>11} {:>7} {:>9}  {}",
-        "POD", "STATE", "USED", "GROWTH", "P 5 MIN", "OOM IN", "RISK"
+        "         {:<38} {:<12} {:>9} {:>11} {:>7} {:>9}  RISK",
+        "POD", "STATE", "USED", "GROWTH", "P 5 MIN", "OOM IN"
     );
     for pod in &frame.pods {
         let _ = writeln!(out, "         {}", row(pod));

@@ -1,0 +1,234 @@
+//! The controller's read-only API: what `kubectl gpumem` and dashboards of one's own read. Served by every replica on the
+//! port of its metrics, in JSON; fields are added, never renamed or removed, while [`FORMAT`] stays.
+//!
+//! - `GET /api/v1/containers?namespace=&pod=&series=1`: every container that holds GPU memory, each on its worst device.
+//! - `GET /api/v1/nodes`: every node that was heard of, with its devices.
+//!
+//! An absent field means "not known" and never zero. Amounts are bytes, times seconds, ages count from the answer.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Path of [`ContainerList`].
+pub const CONTAINERS: &str = "/api/v1/containers";
+/// Path of [`NodeList`].
+pub const NODES: &str = "/api/v1/nodes";
+/// Version of the format; a reader refuses a higher one.
+pub const FORMAT: u32 = 1;
+/// Containers in one answer at most. The rest is counted in [`ContainerList::left_out`]: ask by namespace.
+pub const MAX_CONTAINERS: usize = 20_000;
+
+/// Who answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Answerer {
+    /// Name of the replica's pod.
+    pub pod: String,
+    /// Its version.
+    pub version: String,
+    /// Only the leader knows policies and levels under them; other replicas answer with the default question.
+    pub is_leader: bool,
+}
+
+/// `GET /api/v1/containers`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerList {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Who answers.
+    pub controller: Answerer,
+    /// True where a node's driver is simulated.
+    pub simulated: bool,
+    /// By node, namespace, pod and container.
+    pub containers: Vec<ContainerView>,
+    /// Containers beyond [`MAX_CONTAINERS`].
+    pub left_out: usize,
+}
+
+/// Level of risk of a container, mildest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Level {
+    /// No OOM is expected within the horizon.
+    Low,
+    /// There is no forecast. Worse than Low, because nobody can say that it is low.
+    #[default]
+    Unknown,
+    /// Between the clear and the act level.
+    Elevated,
+    /// Over the act level.
+    High,
+    /// High, and expected within a fifth of the horizon.
+    Critical,
+}
+
+impl Level {
+    /// As printed.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Low => "Low",
+            Self::Unknown => "Unknown",
+            Self::Elevated => "Elevated",
+            Self::High => "High",
+            Self::Critical => "Critical",
+        }
+    }
+}
+
+/// One container on its worst device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerView {
+    /// Node.
+    pub node: String,
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Pod.
+    pub pod: String,
+    /// UID of the pod.
+    #[serde(rename = "podUID")]
+    pub pod_uid: String,
+    /// Name of the container in the pod's spec.
+    pub container: String,
+    /// Controller of the pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Named>,
+    /// UUID of the GPU, with `/gi<n>` for a MIG slice.
+    pub device: String,
+    /// NVML's index of the GPU.
+    pub gpu: u32,
+    /// Product name of the GPU.
+    pub model: String,
+    /// Memory on that device in the newest sample.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used_bytes: Option<u64>,
+    /// What workloads may fill of that device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity_bytes: Option<u64>,
+    /// What all together use of that device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_used_bytes: Option<u64>,
+    /// Highest memory of this run of the container.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_bytes: Option<u64>,
+    /// Kind of trajectory: Leak, Plateau, Pool, ….
+    pub class: String,
+    /// Level under its policy, or under the default question where none governs it.
+    pub level: Level,
+    /// Why, in one sentence with the numbers used.
+    pub reason: String,
+    /// Why there is no forecast: a closed set; absent when there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<String>,
+    /// P(OOM within the horizon of its policy, or of the default one).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probability: Option<f64>,
+    /// P(OOM) by horizon in seconds: 300, 900, 3600.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub probability_by_horizon: BTreeMap<u32, f64>,
+    /// Time to OOM; absent when none is expected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds_to_oom: Option<Quantiles>,
+    /// Lasting growth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub growth_bytes_per_second: Option<f64>,
+    /// Age of the newest sample.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample_age_seconds: Option<f64>,
+    /// The policy that governs it, in the pod's namespace; known to the leader only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// Recent points, oldest first; only with `series=1`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<SeriesPoint>,
+}
+
+/// A kind and a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Named {
+    /// Kind.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+}
+
+/// Quantiles in seconds, given that it comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Quantiles {
+    /// One in ten comes earlier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub q10: Option<f64>,
+    /// The median.
+    pub q50: f64,
+    /// One in ten comes later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub q90: Option<f64>,
+}
+
+/// Memory over a stretch of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SeriesPoint {
+    /// How long ago the stretch began.
+    pub age_seconds: f64,
+    /// Highest memory in it.
+    pub used_bytes: u64,
+}
+
+/// `GET /api/v1/nodes`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeList {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Who answers.
+    pub controller: Answerer,
+    /// By name.
+    pub nodes: Vec<NodeView>,
+}
+
+/// One node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeView {
+    /// Name.
+    pub node: String,
+    /// Version of its agent.
+    pub agent_version: String,
+    /// Up, Absent or Down.
+    pub nvml: String,
+    /// Version of the driver, or why NVML is not up.
+    pub nvml_detail: String,
+    /// True where its driver is simulated.
+    pub simulated: bool,
+    /// Age of its agent's newest report.
+    pub report_age_seconds: f64,
+    /// Its devices.
+    pub devices: Vec<DeviceView>,
+}
+
+/// One device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DeviceView {
+    /// UUID of the GPU, with `/gi<n>` for a MIG slice.
+    pub device: String,
+    /// NVML's index of the GPU.
+    pub gpu: u32,
+    /// Product name.
+    pub model: String,
+    /// What workloads may fill.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity_bytes: Option<u64>,
+    /// Allocated by anybody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used_bytes: Option<u64>,
+    /// Used by nobody that could be named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unattributed_bytes: Option<u64>,
+    /// Complete, Partial, or Unavailable: how far the split by container can be trusted.
+    pub attribution: String,
+    /// Containers that hold memory on it.
+    pub containers: usize,
+}

@@ -1,0 +1,296 @@
+//! The read-only API of [`crate::api::view`], served by every replica on the port of its metrics.
+//!
+//! Flows in: the fleet, and what the acting side knows of policies. Flows out: JSON. It says no more than `/metrics` does,
+//! to nobody else, and changes nothing. Bounded: one answer is written at a time, node by node, so that a fleet of ten
+//! thousand containers is neither copied nor locked throughout; whoever comes meanwhile waits, and is refused when too many do.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use gpumem_engine::forecast::{Forecast, Outlook};
+use gpumem_engine::quantity::Bytes;
+use gpumem_engine::series::{SCALES, Series};
+use gpumem_engine::usage::Attribution;
+use hyper::{Method, Request, StatusCode};
+use tokio::sync::Semaphore;
+
+use super::context::lock;
+use super::fleet::{Described, Seen};
+use super::metrics::{Assessed, Exposition, RiskLevel};
+use crate::api::usage::{DeviceReport, NvmlState};
+use crate::api::view::{
+    Answerer, CONTAINERS, ContainerList, ContainerView, DeviceView, FORMAT, Level, MAX_CONTAINERS, NODES, Named,
+    NodeList, NodeView, Quantiles, SeriesPoint,
+};
+use crate::http::{self, Answer};
+
+/// Requests that may wait for the one that is answered: a team's worth of `top -w`.
+const MAX_WAITING: usize = 16;
+/// Points in a series: a sparkline of a terminal's width.
+const POINTS: usize = 60;
+
+/// Answers the read-only API.
+pub struct View {
+    exposition: Exposition,
+    identity: String,
+    waiting: Semaphore,
+    writing: Semaphore,
+}
+
+/// What a request asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Only this namespace.
+    pub namespace: Option<String>,
+    /// Only this pod.
+    pub pod: Option<String>,
+    /// With recent points.
+    pub series: bool,
+}
+
+impl Wanted {
+    /// Reads a query. Unknown keys are refused: an ignored misspelling of `namespace` would show everything.
+    fn of(query: &str) -> Result<Self, String> {
+        let mut wanted = Self::default();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            match (key, value) {
+                // Names of Kubernetes never need an escape, so an escaped one is nobody's.
+                ("namespace", value) => wanted.namespace = Some(value.to_owned()),
+                ("pod", value) => wanted.pod = Some(value.to_owned()),
+                ("series", "1") => wanted.series = true,
+                ("series", "0") => wanted.series = false,
+                _ => return Err(format!("`{pair}` is not understood; known are namespace, pod and series=1\n")),
+            }
+        }
+        Ok(wanted)
+    }
+
+    fn wants(&self, seen: &Seen<'_>) -> bool {
+        self.namespace.as_ref().is_none_or(|namespace| *namespace == seen.pod.namespace)
+            && self.pod.as_ref().is_none_or(|pod| *pod == seen.pod.name)
+    }
+}
+
+impl View {
+    /// Over what `/metrics` is written from; `identity` is the name of this replica.
+    pub fn new(exposition: Exposition, identity: String) -> Self {
+        Self { exposition, identity, waiting: Semaphore::new(MAX_WAITING), writing: Semaphore::new(1) }
+    }
+
+    /// Whether this path is ours.
+    pub fn serves(&self, path: &str) -> bool {
+        path == CONTAINERS || path == NODES
+    }
+
+    /// Answers a request.
+    pub async fn answer<Body>(self: &Arc<Self>, request: &Request<Body>) -> Answer {
+        if request.method() != Method::GET {
+            return http::text(StatusCode::METHOD_NOT_ALLOWED, "this API only reads\n");
+        }
+        let wanted = match Wanted::of(request.uri().query().unwrap_or_default()) {
+            Ok(wanted) => wanted,
+            Err(problem) => return http::text(StatusCode::BAD_REQUEST, problem),
+        };
+        let is_nodes = request.uri().path() == NODES;
+        let Ok(_waiting) = self.waiting.try_acquire() else {
+            return http::text(StatusCode::TOO_MANY_REQUESTS, "too many readers, try again in a second\n");
+        };
+        let Ok(_writing) = self.writing.acquire().await else {
+            return http::text(StatusCode::SERVICE_UNAVAILABLE, "ending\n");
+        };
+        let view = Arc::clone(self);
+        let written = tokio::task::spawn_blocking(move || {
+            let now = Instant::now();
+            if is_nodes {
+                serde_json::to_vec(&view.nodes(now))
+            } else {
+                serde_json::to_vec(&view.containers(&wanted, now))
+            }
+        });
+        match written.await {
+            Ok(Ok(body)) => http::json(StatusCode::OK, body),
+            Ok(Err(_)) | Err(_) => http::text(StatusCode::INTERNAL_SERVER_ERROR, "the answer could not be written\n"),
+        }
+    }
+
+    fn answerer(&self) -> Answerer {
+        Answerer {
+            pod: self.identity.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            is_leader: self.exposition.leadership.borrow().is_leader,
+        }
+    }
+
+    /// Every node.
+    pub fn nodes(&self, now: Instant) -> NodeList {
+        let nodes = lock(&self.exposition.fleet).described(now).map(|node| describe(&node)).collect();
+        NodeList { format: FORMAT, controller: self.answerer(), nodes }
+    }
+
+    /// The containers that are wanted.
+    pub fn containers(&self, wanted: &Wanted, now: Instant) -> ContainerList {
+        let Exposition { metrics, fleet, default, .. } = &self.exposition;
+        let assessed = metrics.assessed();
+        let mut governed: HashMap<(&str, &str), (&str, &Assessed)> = HashMap::new();
+        for (key, entries) in &assessed {
+            for entry in entries.iter() {
+                let known = governed.entry((entry.pod.as_str(), &entry.container)).or_insert((&key.name, entry));
+                if entry.level > known.1.level {
+                    *known = (&key.name, entry);
+                }
+            }
+        }
+        let (mut containers, mut left_out) = (Vec::new(), 0);
+        let mut after: Arc<str> = Arc::from("");
+        loop {
+            let next = lock(fleet).visit_after(&after, now, default, |node, seen| {
+                if !wanted.wants(&seen) {
+                    return;
+                }
+                if containers.len() >= MAX_CONTAINERS {
+                    left_out += 1;
+                    return;
+                }
+                let (policy, forecast, level) = match governed.get(&(seen.pod.uid.as_str(), seen.container)) {
+                    Some((policy, assessed)) => (Some((*policy).to_owned()), &assessed.forecast, assessed.level),
+                    None => (None, &seen.forecast, RiskLevel::of(&seen.forecast, default)),
+                };
+                let series = if wanted.series { points(seen.series, &seen) } else { Vec::new() };
+                containers.push(ContainerView { policy, series, ..container(node, &seen, forecast, level) });
+            });
+            match next {
+                Some(node) => after = node,
+                None => break,
+            }
+        }
+        let simulated = lock(fleet).simulated() > 0;
+        ContainerList { format: FORMAT, controller: self.answerer(), simulated, containers, left_out }
+    }
+}
+
+fn container(node: &str, seen: &Seen<'_>, forecast: &Forecast, level: Option<RiskLevel>) -> ContainerView {
+    let Seen {
+        pod,
+        container,
+        container_id: _,
+        device,
+        index,
+        used,
+        forecast: _,
+        sample_age,
+        report,
+        series,
+        clock: _,
+    } = seen;
+    let mut view = ContainerView {
+        node: node.to_owned(),
+        namespace: pod.namespace.clone(),
+        pod: pod.name.clone(),
+        pod_uid: pod.uid.to_string(),
+        container: (*container).to_owned(),
+        owner: pod.owner.as_ref().map(|owner| Named { kind: owner.kind.clone(), name: owner.name.clone() }),
+        device: device.to_string(),
+        gpu: *index,
+        model: report.model.clone(),
+        used_bytes: Some(used.0),
+        capacity_bytes: report.memory.map(|memory| memory.usable().0),
+        device_used_bytes: report.memory.map(|memory| memory.used.0),
+        peak_bytes: Some(series.peak().0),
+        class: format!("{:?}", forecast.class),
+        level: match level {
+            None => Level::Unknown,
+            Some(RiskLevel::Low) => Level::Low,
+            Some(RiskLevel::Elevated) => Level::Elevated,
+            Some(RiskLevel::High) => Level::High,
+            Some(RiskLevel::Critical) => Level::Critical,
+        },
+        reason: forecast.reason.clone(),
+        growth_bytes_per_second: forecast.growth.map(|growth| growth.0),
+        sample_age_seconds: Some(sample_age.as_secs_f64()),
+        ..ContainerView::default()
+    };
+    match &forecast.outlook {
+        Outlook::Unknown { why } => view.unknown = Some(why.kind().to_owned()),
+        Outlook::Known { probability, by_horizon, time_to_oom } => {
+            view.probability = Some(*probability);
+            view.probability_by_horizon = by_horizon.iter().copied().collect();
+            view.seconds_to_oom = time_to_oom.map(|time| Quantiles {
+                q10: Some(time.q10.as_secs_f64()),
+                q50: time.q50.as_secs_f64(),
+                q90: Some(time.q90.as_secs_f64()),
+            });
+        }
+    }
+    view
+}
+
+/// The series in blocks of the finest scale that shows most of it: a container of two minutes in seconds, one of a day in
+/// tens of minutes.
+fn points(series: &Series, seen: &Seen<'_>) -> Vec<SeriesPoint> {
+    let age = seen.clock.since(series.born()).as_secs();
+    let fits = |(seconds, limit): &(u32, usize)| u64::from(*seconds) * (*limit as u64) >= age;
+    let scale = SCALES.iter().position(fits).unwrap_or(SCALES.len() - 1);
+    let (Some((seconds, _)), Some(ring)) = (SCALES.get(scale), series.ring(scale)) else { return Vec::new() };
+    let now = seen.clock.0 as f64 / 1000.0;
+    let blocks: Vec<_> = ring.iter().collect();
+    let newest = blocks.get(blocks.len().saturating_sub(POINTS)..).unwrap_or_default();
+    newest
+        .iter()
+        .map(|block| SeriesPoint {
+            age_seconds: (now - f64::from(block.index) * f64::from(*seconds)).max(0.0).round(),
+            used_bytes: Bytes::kib(u64::from(block.ceiling)).0,
+        })
+        .collect()
+}
+
+fn describe(node: &Described<'_>) -> NodeView {
+    let (nvml, detail) = match node.nvml {
+        NvmlState::Up { driver } => ("Up", driver),
+        NvmlState::Absent { reason } => ("Absent", reason),
+        NvmlState::Down { reason } => ("Down", reason),
+    };
+    NodeView {
+        node: node.name.to_owned(),
+        agent_version: node.agent_version.to_owned(),
+        nvml: nvml.to_owned(),
+        nvml_detail: detail.clone(),
+        simulated: node.simulated,
+        report_age_seconds: node.report_age.as_secs_f64(),
+        devices: node.devices.iter().map(|(report, containers)| device(report, *containers)).collect(),
+    }
+}
+
+fn device(report: &DeviceReport, containers: usize) -> DeviceView {
+    DeviceView {
+        device: report.device.to_string(),
+        gpu: report.index,
+        model: report.model.clone(),
+        capacity_bytes: report.memory.map(|memory| memory.usable().0),
+        used_bytes: report.memory.map(|memory| memory.used.0),
+        unattributed_bytes: report.unattributed.map(|unattributed| unattributed.0),
+        attribution: match report.attribution {
+            Attribution::Complete => "Complete",
+            Attribution::Partial => "Partial",
+            Attribution::Unavailable(_) => "Unavailable",
+        }
+        .to_owned(),
+        containers,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_read_and_a_misspelt_one_refused() {
+        let wanted = Wanted { namespace: Some("team".into()), pod: Some("x-0".into()), series: true };
+        assert_eq!(Wanted::of("namespace=team&pod=x-0&series=1"), Ok(wanted));
+        assert_eq!(Wanted::of(""), Ok(Wanted::default()));
+        for bad in ["namespaces=team", "series=yes", "x"] {
+            assert!(Wanted::of(bad).is_err(), "{bad}");
+        }
+    }
+}

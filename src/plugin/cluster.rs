@@ -1,0 +1,295 @@
+//! Everything the plugin asks of a cluster. I/O only: what is found goes out as it is, and what could not be seen as an
+//! [`Error`] that says what to do about it.
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
+use serde::de::DeserializeOwned;
+
+use crate::api::policy::GpuMemoryPolicy;
+use crate::api::profile::GpuMemoryProfile;
+use crate::api::view::{ContainerList, NodeList};
+
+/// Labels of every pod of the operator; the chart sets them whatever its values are.
+pub const PART_OF: &str = "app.kubernetes.io/part-of=gpu-memory-operator";
+/// Label that tells agents and controllers apart.
+pub const COMPONENT: &str = "app.kubernetes.io/component";
+/// Namespaces that the documentation installs into, tried where pods of all namespaces may not be listed.
+const USUAL: [&str; 2] = ["gpumem-system", "gpu-memory-operator"];
+/// Objects of a page: the API server answers large lists in parts.
+const PAGE: u32 = 500;
+
+/// What could not be seen, and why.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No kubeconfig, or none that can be used.
+    #[error("no way to a cluster: {0}")]
+    Config(String),
+    /// The API server says no.
+    #[error("{what}: not permitted")]
+    Forbidden {
+        /// What was tried.
+        what: String,
+        /// The right that is missing, as `kubectl auth can-i` takes it.
+        right: String,
+    },
+    /// The object or the kind is not there.
+    #[error("{what}: not found")]
+    NotFound {
+        /// What was looked for.
+        what: String,
+    },
+    /// Anything else.
+    #[error("{what}: {problem}")]
+    Api {
+        /// What was tried.
+        what: String,
+        /// How it failed.
+        problem: String,
+    },
+    /// The operator is not where it was looked for.
+    #[error("no controller of gpu-memory-operator in {place}")]
+    NoController {
+        /// Where.
+        place: String,
+    },
+    /// An answer that is not understood.
+    #[error("{what}: the answer is not understood ({problem})")]
+    Foreign {
+        /// Whose.
+        what: String,
+        /// Why.
+        problem: String,
+    },
+}
+
+impl Error {
+    /// What to do about it.
+    pub fn fix(&self) -> String {
+        match self {
+            Self::Config(_) => "set KUBECONFIG or --kubeconfig, and look at `kubectl config get-contexts`".to_owned(),
+            Self::Forbidden { right, .. } => format!("ask for the right to {right}"),
+            Self::NotFound { what } if what.contains("gpumem.dev") => {
+                "the operator's CRDs are not installed in this cluster: install the chart, or look at your context"
+                    .to_owned()
+            }
+            Self::NotFound { .. } => "check its name and the namespace (-n)".to_owned(),
+            Self::Api { .. } => {
+                "try `kubectl get --raw /readyz`; if that works, run `kubectl gpumem doctor`".to_owned()
+            }
+            Self::NoController { .. } => {
+                "name its namespace with --operator-namespace, or install the chart; is this the right context?"
+                    .to_owned()
+            }
+            Self::Foreign { .. } => "plugin and controller differ in version: see `kubectl gpumem version`".to_owned(),
+        }
+    }
+
+    /// In one line, with what to do.
+    pub fn line(&self) -> String {
+        format!("{self}; {}", self.fix())
+    }
+
+    pub(super) fn of(what: impl Into<String>, right: impl Into<String>, error: kube::Error) -> Self {
+        let what = what.into();
+        match error {
+            kube::Error::Api(status) if status.code == 403 || status.code == 401 => {
+                Self::Forbidden { what, right: right.into() }
+            }
+            kube::Error::Api(status) if status.code == 404 => Self::NotFound { what },
+            kube::Error::Api(status) => Self::Api { what, problem: status.message.clone() },
+            other => Self::Api { what, problem: chain(&other) },
+        }
+    }
+}
+
+/// An error with its causes in one line.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        // Many errors repeat their cause.
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// A cluster as one person sees it.
+#[derive(Clone)]
+pub struct Cluster {
+    /// To its API.
+    pub client: Client,
+    /// The namespace to look into; `None` for all.
+    pub namespace: Option<String>,
+    /// Where the operator is, where that was said.
+    pub operator: Option<String>,
+}
+
+/// The operator in a cluster.
+#[derive(Clone, Debug)]
+pub struct Operator {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its controllers, the leader first, then Ready ones.
+    pub controllers: Vec<Pod>,
+    /// Holder of the Lease, and when it was last renewed; `None` where it may not be read.
+    pub lease: Option<Lease>,
+}
+
+impl Cluster {
+    /// Every object of a kind in the namespaces that are looked at.
+    pub async fn policies(&self) -> Result<Vec<GpuMemoryPolicy>, Error> {
+        let place = self.place();
+        let api = match &self.namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        };
+        list(api, ListParams::default()).await.map_err(|error| {
+            Error::of(
+                format!("gpumemorypolicies.gpumem.dev of {place}"),
+                format!("list gpumemorypolicies.gpumem.dev in {place}"),
+                error,
+            )
+        })
+    }
+
+    /// The profiles of the namespaces that are looked at.
+    pub async fn profiles(&self) -> Result<Vec<GpuMemoryProfile>, Error> {
+        let place = self.place();
+        let api = match &self.namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        };
+        list(api, ListParams::default()).await.map_err(|error| {
+            Error::of(
+                format!("gpumemoryprofiles.gpumem.dev of {place}"),
+                format!("list gpumemoryprofiles.gpumem.dev in {place}"),
+                error,
+            )
+        })
+    }
+
+    /// The namespaces that are looked at, in words.
+    pub fn place(&self) -> String {
+        self.namespace.as_ref().map_or_else(|| "all namespaces".to_owned(), |name| format!("namespace {name}"))
+    }
+
+    /// The operator's pods of a component.
+    pub async fn pods(&self, component: &str) -> Result<Vec<Pod>, Error> {
+        let params = ListParams::default().labels(&format!("{PART_OF},{COMPONENT}={component}"));
+        let wrong = |place: &str, error| Error::of(format!("pods of {place}"), format!("list pods in {place}"), error);
+        if let Some(namespace) = &self.operator {
+            let api = Api::namespaced(self.client.clone(), namespace);
+            return list(api, params).await.map_err(|error| wrong(&format!("namespace {namespace}"), error));
+        }
+        match list(Api::all(self.client.clone()), params.clone()).await {
+            Ok(pods) => Ok(pods),
+            Err(everywhere) => {
+                for namespace in USUAL {
+                    match list(Api::namespaced(self.client.clone(), namespace), params.clone()).await {
+                        Ok(pods) if !pods.is_empty() => return Ok(pods),
+                        Ok(_) | Err(_) => {}
+                    }
+                }
+                Err(wrong("all namespaces", everywhere))
+            }
+        }
+    }
+
+    /// The operator.
+    pub async fn operator(&self) -> Result<Operator, Error> {
+        let mut controllers = self.pods("controller").await?;
+        let Some(namespace) = controllers.first().and_then(ResourceExt::namespace) else {
+            let place = self.operator.as_ref().map_or("any namespace".to_owned(), |name| format!("namespace {name}"));
+            return Err(Error::NoController { place });
+        };
+        controllers.retain(|pod| pod.metadata.namespace.as_deref() == Some(&namespace));
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), &namespace);
+        let lease = match controllers.first().and_then(|pod| argument(pod, "--lease")) {
+            Some(name) => leases.get(&name).await.ok(),
+            None => None,
+        };
+        let leader = lease.as_ref().and_then(|lease| lease.spec.as_ref()?.holder_identity.clone());
+        controllers.sort_by_key(|pod| (leader.as_deref() != Some(&pod.name_any()), !is_ready(pod), pod.name_any()));
+        Ok(Operator { namespace, controllers, lease })
+    }
+
+    /// Containers, from the first controller that answers.
+    pub async fn containers(&self, operator: &Operator, query: &str) -> Result<ContainerList, Error> {
+        self.ask(operator, &format!("{}{query}", crate::api::view::CONTAINERS)).await
+    }
+
+    /// Nodes, from the first controller that answers.
+    pub async fn nodes(&self, operator: &Operator) -> Result<NodeList, Error> {
+        self.ask(operator, crate::api::view::NODES).await
+    }
+
+    /// Through the API server's proxy to pods, so that a kubeconfig is all that is needed.
+    async fn ask<T: DeserializeOwned>(&self, operator: &Operator, path: &str) -> Result<T, Error> {
+        let Operator { namespace, controllers, .. } = operator;
+        let mut first = None;
+        for pod in controllers {
+            let (name, port) = (pod.name_any(), metrics_port(pod));
+            let uri = format!("/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy{path}");
+            let what = format!("live data of controller {name}");
+            let request = hyper::Request::get(uri).body(Vec::new());
+            let request = request.map_err(|error| Error::Foreign { what: what.clone(), problem: error.to_string() })?;
+            match self.client.request_text(request).await {
+                Ok(text) => {
+                    return serde_json::from_str(&text)
+                        .map_err(|error| Error::Foreign { what, problem: error.to_string() });
+                }
+                Err(error) => {
+                    let error = Error::of(what, format!("get pods/proxy in namespace {namespace}"), error);
+                    // What is not permitted for one is not permitted for the next either.
+                    if matches!(error, Error::Forbidden { .. }) {
+                        return Err(error);
+                    }
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        Err(first.unwrap_or(Error::NoController { place: format!("namespace {namespace}") }))
+    }
+}
+
+async fn list<K>(api: Api<K>, params: ListParams) -> kube::Result<Vec<K>>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let mut params = params.limit(PAGE);
+    let mut found = Vec::new();
+    loop {
+        let page = api.list(&params).await?;
+        found.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(found),
+        }
+    }
+}
+
+/// Whether a pod is Ready.
+pub fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// What stands after a flag in the arguments of a pod's containers.
+pub fn argument(pod: &Pod, flag: &str) -> Option<String> {
+    let containers = &pod.spec.as_ref()?.containers;
+    let args: Vec<&String> = containers.iter().flat_map(|container| container.args.iter().flatten()).collect();
+    let at = args.iter().position(|arg| *arg == flag)?;
+    args.get(at + 1).map(|value| (*value).clone())
+}
+
+fn metrics_port(pod: &Pod) -> i32 {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let mut ports = containers.flat_map(|container| container.ports.iter().flatten());
+    ports.find(|port| port.name.as_deref() == Some("metrics")).map_or(9401, |port| port.container_port)
+}

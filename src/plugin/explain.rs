@@ -1,0 +1,314 @@
+//! `explain pod/x`: why this risk, what would be done about it and when, and what stops it. Flows in: the live view of the
+//! pod, the policies of its namespace, the profile of its workload. Flows out: one page.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::cluster::{Cluster, Error};
+use super::seen::{self, Seen};
+use super::table::{Output, Style, colored, document};
+use super::text::{UNKNOWN, bar, bytes, percent, rate, sparkline, time, wrap};
+use crate::api::policy::{ActionType, GpuMemoryPolicy, PolicyMode};
+use crate::api::profile::GpuMemoryProfile;
+use crate::api::view::{ContainerView, Level};
+use crate::cli::Shown;
+
+/// Width of a page.
+const WIDTH: usize = 110;
+/// Where the text of a line begins.
+const INDENT: usize = 14;
+
+/// Explain the risk of one pod.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// The pod: pod/NAME or NAME.
+    pub pod: String,
+    /// Only this container.
+    #[arg(short, long)]
+    pub container: Option<String>,
+}
+
+/// One page.
+pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -> Result<Shown, Error> {
+    let name = args.pod.trim_start_matches("pods/").trim_start_matches("pod/").trim_start_matches("po/");
+    let namespace = cluster.namespace.clone().unwrap_or_default();
+    let (mut seen, _) = seen::containers(cluster, &format!("?namespace={namespace}&pod={name}&series=1")).await?;
+    seen.containers.retain(|view| {
+        view.pod == name && args.container.as_ref().is_none_or(|container| *container == view.container)
+    });
+    let mut not_seen = std::mem::take(&mut seen.not_seen);
+    let policies = cluster.policies().await.unwrap_or_else(|error| {
+        not_seen.push(error.line());
+        Vec::new()
+    });
+    let profiles = cluster.profiles().await.unwrap_or_else(|error| {
+        not_seen.push(error.line());
+        Vec::new()
+    });
+    if seen.containers.is_empty() {
+        return Err(Error::NotFound { what: missing(name, &namespace, args, &seen) });
+    }
+    let pages: Vec<Page<'_>> = seen.containers.iter().map(|view| page(view, &policies, &profiles)).collect();
+    if !matches!(output, Output::Table | Output::Wide) {
+        let items: Vec<Value> = pages.iter().map(Page::json).collect();
+        return Ok(Shown::fine(document(&super::table::envelope("Explanation", &items, &not_seen), output)));
+    }
+    let texts: Vec<String> = pages.iter().map(|page| page.text(style)).collect();
+    Ok(Shown { text: texts.join("\n"), notes: not_seen, code: crate::cli::FINE })
+}
+
+fn missing(name: &str, namespace: &str, args: &Args, seen: &Seen) -> String {
+    let container = args.container.as_ref().map(|name| format!("container {name} of ")).unwrap_or_default();
+    let what = if seen.is_live { "GPU memory" } else { "status" };
+    format!("{what} of {container}pod {namespace}/{name}")
+}
+
+/// What is known of one container.
+struct Page<'a> {
+    view: &'a ContainerView,
+    policy: Option<&'a GpuMemoryPolicy>,
+    profile: Option<&'a GpuMemoryProfile>,
+}
+
+fn page<'a>(view: &'a ContainerView, policies: &'a [GpuMemoryPolicy], profiles: &'a [GpuMemoryProfile]) -> Page<'a> {
+    let named = |policy: &&GpuMemoryPolicy| policy.metadata.name.as_ref() == view.policy.as_ref();
+    // A replica that does not lead knows no policy; the statuses may name the pod.
+    let in_status = |policy: &&GpuMemoryPolicy| {
+        let workloads = policy.status.iter().flat_map(|status| &status.workloads);
+        workloads.into_iter().any(|workload| workload.pod.as_deref() == Some(view.pod.as_str()))
+    };
+    let policy = match &view.policy {
+        Some(_) => policies.iter().find(named),
+        None => policies.iter().find(in_status),
+    };
+    let by_owner = |profile: &&GpuMemoryProfile| {
+        let workload = &profile.spec.workload;
+        let is_owner = view.owner.as_ref().is_some_and(|owner| {
+            // The pod's controller may be a ReplicaSet, the workload is its Deployment.
+            workload.name == owner.name
+                || owner.name.strip_prefix(workload.name.as_str()).is_some_and(|rest| rest.starts_with('-'))
+        });
+        let in_actions = profile.status.iter().flat_map(|status| &status.actions).any(|action| action.pod == view.pod);
+        is_owner || in_actions
+    };
+    Page { view, policy, profile: profiles.iter().find(by_owner) }
+}
+
+impl Page<'_> {
+    fn text(&self, style: Style) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.write(&mut out, style);
+        out
+    }
+
+    fn write(&self, out: &mut String, style: Style) -> std::fmt::Result {
+        let view = self.view;
+        let level = colored(&view.level.name().to_uppercase(), view.level, style);
+        writeln!(out, "Pod {}/{}, container {}: {level}{}", view.namespace, view.pod, view.container, headline(view))?;
+        writeln!(out)?;
+        line(out, "why", &view.reason)?;
+        if let Some(unknown) = &view.unknown {
+            line(out, "unknown", &format!("no forecast: {unknown}"))?;
+        }
+        if !view.class.is_empty() {
+            line(out, "class", &format!("{} ({})", view.class, meaning(&view.class)))?;
+        }
+        memory(out, view)?;
+        if view.growth_bytes_per_second.is_some() {
+            line(out, "growth", &rate(view.growth_bytes_per_second))?;
+        }
+        if !view.probability_by_horizon.is_empty() {
+            let horizons = view.probability_by_horizon.iter();
+            let texts: Vec<String> = horizons
+                .map(|(seconds, share)| format!("{} within {}", percent(Some(*share)), time(f64::from(*seconds))))
+                .collect();
+            line(out, "P(OOM)", &texts.join(", "))?;
+        }
+        if let Some(age) = view.sample_age_seconds {
+            line(out, "sample", &format!("{} old, node {}", time(age), view.node))?;
+        }
+        writeln!(out)?;
+        self.policy_text(out)?;
+        self.profile_text(out)
+    }
+
+    fn policy_text(&self, out: &mut String) -> std::fmt::Result {
+        let Some(policy) = self.policy else {
+            return line(
+                out,
+                "policy",
+                "none is known to govern it: levels are those of a policy with every default, and nothing is done",
+            );
+        };
+        let spec = &policy.spec;
+        let name = policy.metadata.name.as_deref().unwrap_or_default();
+        let (act, clear) = (spec.prediction.act, spec.prediction.clear);
+        line(
+            out,
+            "policy",
+            &format!(
+                "{name}, mode {:?}: risk is High at {} % within {} held for {}, over at {} % held for {}",
+                spec.mode,
+                act.probability_percent,
+                time(f64::from(spec.prediction.horizon_seconds)),
+                time(f64::from(act.for_seconds)),
+                clear.probability_percent,
+                time(f64::from(clear.for_seconds))
+            ),
+        )?;
+        line(out, "would do", &would(policy, self.view.level))?;
+        let conditions = policy.status.iter().flat_map(|status| &status.conditions);
+        let mut stops = Vec::new();
+        for condition in conditions {
+            // AtRisk is the good news when False; the others are when True.
+            let is_fine = (condition.type_ == "AtRisk") != (condition.status == "True");
+            if condition.type_ == "AtRisk" {
+                line(out, "at risk", &format!("{}: {}", condition.status, condition.message))?;
+            } else if !is_fine {
+                stops.push(format!(
+                    "{} is {} ({}): {}",
+                    condition.type_, condition.status, condition.reason, condition.message
+                ));
+            }
+        }
+        if stops.is_empty() {
+            let known = policy.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
+            line(out, "stopped by", if known { "nothing" } else { "not known: the policy has no status yet" })?;
+        }
+        for stop in &stops {
+            line(out, "stopped by", stop)?;
+        }
+        let last =
+            policy.status.iter().flat_map(|status| &status.recent_actions).find(|action| action.pod == self.view.pod);
+        if let Some(last) = last {
+            let dry = if last.dry_run { ", dry run" } else { "" };
+            line(
+                out,
+                "last action",
+                &format!("{:?} at {}: {}{dry}; {}", last.action, last.time, last.outcome, last.message),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn profile_text(&self, out: &mut String) -> std::fmt::Result {
+        let Some((profile, status)) = self.profile.and_then(|profile| Some((profile, profile.status.as_ref()?))) else {
+            return Ok(());
+        };
+        let workload = &profile.spec.workload;
+        let peak = bytes(status.peak_bytes.and_then(|peak| u64::try_from(peak).ok()));
+        let next =
+            status.next_allowed_time.as_ref().map_or(String::new(), |time| format!(", next action not before {time}"));
+        line(
+            out,
+            "remembered",
+            &format!(
+                "{} {}: peak {peak}, {} disrupting actions within 24 h{next}",
+                workload.kind, workload.name, status.attempts
+            ),
+        )
+    }
+
+    fn json(&self) -> Value {
+        let policy = self.policy.map(|policy| {
+            json!({
+                "name": policy.metadata.name, "mode": policy.spec.mode, "prediction": policy.spec.prediction,
+                "actions": policy.spec.actions, "wouldDo": would(policy, self.view.level),
+                "conditions": policy.status.as_ref().map(|status| &status.conditions),
+                "recentActions": policy.status.as_ref().map(|status| &status.recent_actions),
+            })
+        });
+        let profile = self.profile.map(|profile| json!({"workload": profile.spec.workload, "status": profile.status}));
+        json!({ "container": self.view, "policy": policy, "profile": profile })
+    }
+}
+
+fn headline(view: &ContainerView) -> String {
+    match (view.seconds_to_oom, view.level) {
+        (Some(quantiles), Level::Elevated | Level::High | Level::Critical) => {
+            let between = match (quantiles.q10, quantiles.q90) {
+                (Some(early), Some(late)) => format!(" (80 % between {} and {})", time(early), time(late)),
+                _ => String::new(),
+            };
+            format!(", out of memory in about {}{between}", time(quantiles.q50))
+        }
+        (None, Level::Elevated | Level::High | Level::Critical) => {
+            ", out of memory expected, at no time that could be named".to_owned()
+        }
+        (_, Level::Low) => ", no out-of-memory expected".to_owned(),
+        (_, Level::Unknown) => ", no forecast".to_owned(),
+    }
+}
+
+fn memory(out: &mut String, view: &ContainerView) -> std::fmt::Result {
+    let Some(used) = view.used_bytes else {
+        return line(out, "memory", &format!("not seen; peak {}", bytes(view.peak_bytes)));
+    };
+    line(
+        out,
+        "memory",
+        &format!(
+            "{} of {} on GPU {} ({}), peak {}; all on that GPU {}",
+            Some(used).map_or(UNKNOWN.to_owned(), |used| bytes(Some(used))),
+            bytes(view.capacity_bytes),
+            view.gpu,
+            view.model,
+            bytes(view.peak_bytes),
+            bytes(view.device_used_bytes)
+        ),
+    )?;
+    if let Some(capacity) = view.capacity_bytes {
+        let drawn = bar(used, view.device_used_bytes.unwrap_or(used), capacity, 60);
+        line(out, "", &format!("{drawn} █ its own ▒ others ░ free"))?;
+    }
+    if let (Some(first), Some(last)) = (view.series.first(), view.series.last()) {
+        let values: Vec<u64> = view.series.iter().map(|point| point.used_bytes).collect();
+        let (low, high) = (values.iter().min().copied(), values.iter().max().copied());
+        let span = time(first.age_seconds - last.age_seconds);
+        line(out, "history", &format!("{} {span}, {} to {}", sparkline(&values), bytes(low), bytes(high)))?;
+    }
+    Ok(())
+}
+
+/// What the policy does at this level, in the order it would be done.
+fn would(policy: &GpuMemoryPolicy, level: Level) -> String {
+    let actions: Vec<String> = policy
+        .spec
+        .actions
+        .iter()
+        .map(|action| match action.action {
+            ActionType::Notify => "Notify (Events on pod and policy)".to_owned(),
+            ActionType::Evict => "Evict through the Eviction API".to_owned(),
+        })
+        .collect();
+    let actions = if actions.is_empty() { "nothing: it has no actions".to_owned() } else { actions.join(", then ") };
+    let when = if level >= Level::High { "now" } else { "once it is High" };
+    match policy.spec.mode {
+        PolicyMode::Observe => format!("nothing but report: mode is Observe (in Enforce, {when}: {actions})"),
+        PolicyMode::DryRun => format!("{when}, with dryRun=All, so that nothing changes: {actions}"),
+        PolicyMode::Enforce => format!("{when}: {actions}"),
+    }
+}
+
+fn meaning(class: &str) -> &'static str {
+    match class {
+        "WarmUp" => "started recently; growth means nothing yet",
+        "Plateau" => "flat",
+        "Leak" => "lasting growth of live memory",
+        "Fragmentation" => "growth of what the allocator holds, not of what is live",
+        "Peak" => "isolated high-water marks",
+        "Periodic" => "rises and falls with a period",
+        "Pool" => "a preallocated pool; its inside is invisible",
+        "RestartLoop" => "dies of OOM at the same peak again and again",
+        "Load" => "moves up and down with load",
+        _ => "not enough is known",
+    }
+}
+
+fn line(out: &mut String, name: &str, text: &str) -> std::fmt::Result {
+    let width = INDENT - 2;
+    // Bars and sparklines have no blanks to break at, texts do.
+    writeln!(out, "  {name:<width$}{}", wrap(text, WIDTH, INDENT))
+}

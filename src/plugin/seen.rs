@@ -1,0 +1,131 @@
+//! What can be seen of a cluster: live data where the controller may be asked, statuses of policies and profiles where
+//! not, and in words what is missing.
+
+use super::cluster::{Cluster, Error, Operator};
+use crate::api::policy::{GpuMemoryPolicy, Risk};
+use crate::api::profile::GpuMemoryProfile;
+use crate::api::view::{ContainerList, ContainerView, Level, Named, Quantiles};
+
+/// Containers, as far as they can be seen.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Worst first.
+    pub containers: Vec<ContainerView>,
+    /// Whether they come from a controller; else from statuses, which list at most twenty workloads of a policy.
+    pub is_live: bool,
+    /// What could not be seen, and what to do about it.
+    pub not_seen: Vec<String>,
+}
+
+/// Containers of the namespaces that are looked at; `query` narrows a live answer.
+pub async fn containers(cluster: &Cluster, query: &str) -> Result<(Seen, Option<Operator>), Error> {
+    let operator = cluster.operator().await;
+    let live = match &operator {
+        Ok(operator) => cluster.containers(operator, query).await,
+        Err(_) => Err(Error::NoController { place: "any namespace".to_owned() }),
+    };
+    let why = match (live, &operator) {
+        (Ok(live), _) => return Ok((of_live(live), operator.ok())),
+        (Err(_), Err(error)) => format!("live data: {}", error.line()),
+        (Err(error), Ok(_)) => error.line(),
+    };
+    let policies = cluster.policies().await?;
+    let profiles = cluster.profiles().await.unwrap_or_default();
+    let mut seen = Seen { containers: of_statuses(&policies, &profiles), is_live: false, not_seen: vec![why] };
+    seen.not_seen.push(format!(
+        "shown instead: the workloads most at risk in the statuses of {} policies of {}; what no policy governs is not among \
+         them",
+        policies.len(),
+        cluster.place()
+    ));
+    sort(&mut seen.containers, Sort::Risk);
+    Ok((seen, operator.ok()))
+}
+
+fn of_live(list: ContainerList) -> Seen {
+    let is_empty = list.containers.is_empty();
+    let mut seen = Seen { containers: list.containers, is_live: true, not_seen: Vec::new() };
+    if list.simulated {
+        seen.not_seen.push("SIMULATED: the driver of these nodes is simulated, there is no GPU behind it".to_owned());
+    }
+    if list.left_out > 0 {
+        seen.not_seen.push(format!("{} more containers: look at one namespace at a time (-n)", list.left_out));
+    }
+    if !list.controller.is_leader && !is_empty {
+        seen.not_seen.push(format!(
+            "controller {} does not lead: policies and their levels are not known to it, levels are those of a policy with \
+             every default",
+            list.controller.pod
+        ));
+    }
+    if list.format > crate::api::view::FORMAT {
+        seen.not_seen.push("the controller is newer than this plugin: there may be more to see; update it".to_owned());
+    }
+    sort(&mut seen.containers, Sort::Risk);
+    seen
+}
+
+fn of_statuses(policies: &[GpuMemoryPolicy], profiles: &[GpuMemoryProfile]) -> Vec<ContainerView> {
+    let rows = policies.iter().flat_map(|policy| {
+        let namespace = policy.metadata.namespace.clone().unwrap_or_default();
+        let name = policy.metadata.name.clone().unwrap_or_default();
+        policy.status.iter().flat_map(|status| &status.workloads).map(move |workload| {
+            let of_workload = |profile: &&GpuMemoryProfile| profile.spec.workload.uid == workload.workload.uid;
+            let remembered = profiles.iter().find(of_workload).and_then(|profile| profile.status.as_ref());
+            ContainerView {
+                namespace: namespace.clone(),
+                pod: workload.pod.clone().unwrap_or_default(),
+                container: workload.container.clone().unwrap_or_default(),
+                owner: Some(Named { kind: workload.workload.kind.clone(), name: workload.workload.name.clone() }),
+                peak_bytes: remembered.and_then(|status| u64::try_from(status.peak_bytes?).ok()),
+                level: match workload.risk {
+                    Risk::Low => Level::Low,
+                    Risk::Unknown => Level::Unknown,
+                    Risk::Elevated => Level::Elevated,
+                    Risk::High => Level::High,
+                },
+                seconds_to_oom: workload
+                    .seconds_to_oom
+                    .map(|seconds| Quantiles { q50: seconds as f64, ..Quantiles::default() }),
+                reason: workload.reason.clone(),
+                policy: Some(name.clone()),
+                ..ContainerView::default()
+            }
+        })
+    });
+    rows.collect()
+}
+
+/// Order of a list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sort {
+    /// Worst first: by level, then by how soon, then by probability.
+    #[default]
+    Risk,
+    /// Largest first.
+    Used,
+    /// By namespace and name.
+    Name,
+}
+
+/// Puts containers in order; equal ones by name, so that a watched screen stands still.
+pub fn sort(containers: &mut [ContainerView], sort: Sort) {
+    containers.sort_by(|a, b| {
+        let soon = |view: &ContainerView| view.seconds_to_oom.map_or(f64::INFINITY, |time| time.q50);
+        let likely = |view: &ContainerView| view.probability.unwrap_or(0.0);
+        let by_name = || {
+            let key = |view: &ContainerView| (view.namespace.clone(), view.pod.clone(), view.container.clone());
+            key(a).cmp(&key(b))
+        };
+        match sort {
+            Sort::Name => by_name(),
+            Sort::Used => b.used_bytes.cmp(&a.used_bytes).then_with(by_name),
+            Sort::Risk => b
+                .level
+                .cmp(&a.level)
+                .then(soon(a).total_cmp(&soon(b)))
+                .then(likely(b).total_cmp(&likely(a)))
+                .then_with(by_name),
+        }
+    });
+}

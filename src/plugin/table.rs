@@ -1,0 +1,155 @@
+//! Tables, and the other forms a list of objects can be printed in. Pure.
+
+use serde_json::Value;
+
+use crate::api::view::Level;
+
+/// Form of the output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Output {
+    /// For people.
+    #[default]
+    Table,
+    /// With every column.
+    Wide,
+    /// For programs: `{"apiVersion": "cli.gpumem.dev/v1", "kind", "items", "notSeen"}`.
+    Json,
+    /// The same as YAML.
+    Yaml,
+    /// One line per item.
+    Csv,
+}
+
+/// How a terminal wants it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Style {
+    /// With colours.
+    pub color: bool,
+}
+
+/// A cell, and how urgent it is where that shall show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    text: String,
+    level: Option<Level>,
+}
+
+impl From<String> for Cell {
+    fn from(text: String) -> Self {
+        Self { text, level: None }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+impl From<Level> for Cell {
+    fn from(level: Level) -> Self {
+        Self { text: level.name().to_owned(), level: Some(level) }
+    }
+}
+
+/// `text` in the colour of `level`.
+pub fn colored(text: &str, level: Level, style: Style) -> String {
+    let code = match level {
+        Level::Low => "32",
+        Level::Unknown => "2",
+        Level::Elevated => "33",
+        Level::High => "31",
+        Level::Critical => "1;31",
+    };
+    if style.color { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
+}
+
+/// A column's title; one that starts with `>` is of numbers and set to the right.
+pub type Title = &'static str;
+
+/// Lines of cells under titles.
+pub fn table(titles: &[Title], rows: &[Vec<Cell>], style: Style) -> String {
+    let plain = |title: &Title| title.trim_start_matches('>').to_owned();
+    let mut widths: Vec<usize> = titles.iter().map(|title| plain(title).chars().count()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.text.chars().count());
+        }
+    }
+    let head: Vec<Cell> = titles.iter().map(|title| plain(title).into()).collect();
+    let mut out = String::new();
+    for row in std::iter::once(&head).chain(rows) {
+        let mut line = String::new();
+        for ((cell, width), title) in row.iter().zip(&widths).zip(titles) {
+            let pad = " ".repeat(width.saturating_sub(cell.text.chars().count()));
+            let text = cell.level.map_or_else(|| cell.text.clone(), |level| colored(&cell.text, level, style));
+            let gap = if line.is_empty() { "" } else { "  " };
+            line.extend(if title.starts_with('>') { [gap, &pad, &text] } else { [gap, &text, &pad] });
+        }
+        out += line.trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+/// The documented envelope around a list.
+pub fn envelope(kind: &str, items: &[Value], not_seen: &[String]) -> Value {
+    serde_json::json!({ "apiVersion": "cli.gpumem.dev/v1", "kind": kind, "items": items, "notSeen": not_seen })
+}
+
+/// A value in one of the forms for programs.
+pub fn document(value: &Value, output: Output) -> String {
+    match output {
+        Output::Yaml => serde_yaml::to_string(value).unwrap_or_default(),
+        Output::Table | Output::Wide | Output::Json | Output::Csv => {
+            serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+        }
+    }
+}
+
+/// Items as CSV: `columns` are paths into an item (`secondsToOom.q50`), and the titles too. What is absent is empty.
+pub fn csv(columns: &[&str], items: &[Value]) -> String {
+    let mut out = columns.join(",") + "\n";
+    for item in items {
+        let cells: Vec<String> = columns.iter().map(|column| csv_cell(item, column)).collect();
+        out += &cells.join(",");
+        out.push('\n');
+    }
+    out
+}
+
+fn csv_cell(item: &Value, column: &str) -> String {
+    let text = match column.split('.').try_fold(item, |value, key| value.get(key)) {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    };
+    // A leading sign makes a spreadsheet compute; names of Kubernetes never start with one.
+    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_numbers_stand_right() {
+        let rows = [vec!["a".into(), "10".into()], vec!["long-name".into(), "9".into()]];
+        assert_eq!(table(&["NAME", ">N"], &rows, Style::default()), "NAME        N\na          10\nlong-name   9\n");
+    }
+
+    #[test]
+    fn csv_quotes_what_it_must_and_leaves_the_unknown_empty() {
+        let items = [json!({"a": "x, \"y\"", "b": {"c": 1.5}}), json!({"a": "z"})];
+        assert_eq!(csv(&["a", "b.c"], &items), "a,b.c\n\"x, \"\"y\"\"\",1.5\nz,\n");
+    }
+
+    #[test]
+    fn colour_never_moves_a_column() {
+        let rows = [vec![Level::High.into(), "x".into()]];
+        let colored = table(&["RISK", "Y"], &rows, Style { color: true });
+        assert!(colored.contains("\u{1b}[31mHigh\u{1b}[0m  x"), "{colored:?}");
+    }
+}

@@ -1,0 +1,174 @@
+//! Draws the screen. Pure: the same [`Screen`] gives the same frame.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style as Paint};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table, TableState, Wrap};
+
+use super::Screen;
+use crate::api::view::{ContainerView, Level};
+use crate::plugin::seen::Sort;
+use crate::plugin::text::{UNKNOWN, bar, bytes, percent, rate, sparkline, time};
+
+/// How far ahead the mark in the bar shows, in seconds: the default horizon.
+const AHEAD: f64 = 900.0;
+
+/// One frame.
+pub fn draw(frame: &mut Frame<'_>, screen: &Screen) {
+    let [head, body, detail, foot] =
+        Layout::vertical([Constraint::Length(1), Constraint::Min(4), Constraint::Length(10), Constraint::Length(1)])
+            .areas(frame.area());
+    frame.render_widget(Paragraph::new(header(screen)), head);
+    table(frame, body, screen);
+    let shown = screen.shown();
+    let block = Block::new().borders(Borders::TOP);
+    let text = shown.get(screen.chosen).map_or_else(Vec::new, |view| explain(view, screen, detail.width));
+    frame.render_widget(Paragraph::new(text).block(block).wrap(Wrap { trim: false }), detail);
+    frame.render_widget(Paragraph::new(footer(screen)), foot);
+}
+
+fn paint(level: Level, screen: &Screen) -> Paint {
+    if !screen.style.color {
+        return Paint::new();
+    }
+    match level {
+        Level::Low => Paint::new().fg(Color::Green),
+        Level::Unknown => Paint::new().add_modifier(Modifier::DIM),
+        Level::Elevated => Paint::new().fg(Color::Yellow),
+        Level::High => Paint::new().fg(Color::Red),
+        Level::Critical => Paint::new().fg(Color::Red).add_modifier(Modifier::BOLD),
+    }
+}
+
+fn header(screen: &Screen) -> Line<'static> {
+    let mut spans = vec![Span::raw("gpumem  ")];
+    for level in [Level::Critical, Level::High, Level::Elevated, Level::Unknown, Level::Low] {
+        let count = screen.seen.containers.iter().filter(|view| view.level == level).count();
+        if count > 0 {
+            spans.push(Span::styled(format!("{count} {}  ", level.name()), paint(level, screen)));
+        }
+    }
+    let sort = match screen.sort {
+        Sort::Risk => "risk",
+        Sort::Used => "used",
+        Sort::Name => "name",
+    };
+    spans.push(Span::raw(format!("by {sort}")));
+    if let Some(note) = screen.failure.as_ref().or(screen.seen.not_seen.first()) {
+        spans.push(Span::styled(format!("   {note}"), paint(Level::Elevated, screen)));
+    }
+    Line::from(spans)
+}
+
+fn footer(screen: &Screen) -> Line<'static> {
+    if screen.is_typing || !screen.filter.is_empty() {
+        let cursor = if screen.is_typing { "_" } else { "" };
+        return Line::raw(format!("/{}{cursor}   enter keeps it, esc clears it", screen.filter));
+    }
+    Line::raw("↑↓ choose   s sort   / filter   q quit")
+}
+
+fn table(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
+    let shown = screen.shown();
+    if shown.is_empty() {
+        let text = match (&screen.failure, screen.has_looked) {
+            (None, false) => "looking …",
+            (None, true) => "nothing holds GPU memory here",
+            (Some(_), _) => "nothing to be seen",
+        };
+        frame.render_widget(Paragraph::new(text), area);
+        return;
+    }
+    let rows = shown.iter().map(|view| {
+        let device = match (view.used_bytes, view.capacity_bytes) {
+            (Some(used), Some(capacity)) => marked(view, used, capacity, 20),
+            _ => UNKNOWN.to_owned(),
+        };
+        Row::new([
+            Cell::from(view.namespace.clone()),
+            Cell::from(view.pod.clone()),
+            Cell::from(view.container.clone()),
+            Cell::from(format!("{:>9}", bytes(view.used_bytes))),
+            Cell::from(device),
+            Cell::from(Span::styled(view.level.name(), paint(view.level, screen))),
+            Cell::from(format!("{:>6}", percent(view.probability))),
+            Cell::from(format!("{:>6}", view.seconds_to_oom.map_or(UNKNOWN.to_owned(), |oom| time(oom.q50)))),
+        ])
+    });
+    let widths = [
+        Constraint::Max(20),
+        Constraint::Fill(3),
+        Constraint::Max(16),
+        Constraint::Length(9),
+        Constraint::Length(20),
+        Constraint::Length(8),
+        Constraint::Length(6),
+        Constraint::Length(6),
+    ];
+    let titles = ["NAMESPACE", "POD", "CONTAINER", "     USED", "DEVICE", "RISK", "P(OOM)", "OOM IN"];
+    let table = Table::new(rows, widths)
+        .header(Row::new(titles).style(Paint::new().add_modifier(Modifier::BOLD)))
+        .row_highlight_style(Paint::new().add_modifier(Modifier::REVERSED))
+        .highlight_symbol("▸ ");
+    frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(Some(screen.chosen)));
+}
+
+/// The bar, with `›` where growth will have brought the device in a quarter of an hour, `!` where that is past its end.
+fn marked(view: &ContainerView, used: u64, capacity: u64, width: usize) -> String {
+    let all = view.device_used_bytes.unwrap_or(used);
+    let mut cells: Vec<char> = bar(used, all, capacity, width).chars().collect();
+    let growth = view.growth_bytes_per_second.filter(|growth| *growth > 0.0);
+    // Growth that the forecast does not believe in is not drawn.
+    if let (Some(growth), Some(_)) = (growth, view.seconds_to_oom) {
+        let ahead = (all as f64 + growth * AHEAD) / capacity.max(1) as f64 * width as f64;
+        let place = (ahead as usize).min(width.saturating_sub(1));
+        if let Some(cell) = cells.get_mut(place) {
+            *cell = if ahead >= width as f64 { '!' } else { '›' };
+        }
+    }
+    cells.into_iter().collect()
+}
+
+fn explain(view: &ContainerView, screen: &Screen, width: u16) -> Vec<Line<'static>> {
+    let mut lines = vec![
+        Line::from(vec![
+            Span::raw(format!("{}/{} {}  ", view.namespace, view.pod, view.container)),
+            Span::styled(view.level.name(), paint(view.level, screen)),
+            Span::raw(format!("  {}  growth {}", view.class, rate(view.growth_bytes_per_second))),
+        ]),
+        Line::raw(view.reason.clone()),
+    ];
+    let wide = usize::from(width).saturating_sub(36).clamp(20, 80);
+    if let (Some(used), Some(capacity)) = (view.used_bytes, view.capacity_bytes) {
+        lines.push(Line::raw(format!(
+            "memory   {} {} of {}, peak {}",
+            marked(view, used, capacity, wide),
+            bytes(Some(used)),
+            bytes(Some(capacity)),
+            bytes(view.peak_bytes)
+        )));
+    }
+    if let (Some(first), Some(last)) = (view.series.first(), view.series.last()) {
+        let values: Vec<u64> = view.series.iter().map(|point| point.used_bytes).collect();
+        let span = time(first.age_seconds - last.age_seconds);
+        lines.push(Line::raw(format!("history  {} {span}", sparkline(&values))));
+    }
+    if let Some(oom) = view.seconds_to_oom {
+        let between = match (oom.q10, oom.q90) {
+            (Some(early), Some(late)) => format!(", 80 % between {} and {}", time(early), time(late)),
+            _ => String::new(),
+        };
+        lines.push(Line::raw(format!("OOM in   {}{between}", time(oom.q50))));
+    }
+    lines.push(Line::raw(format!(
+        "where    {} GPU {} {}, policy {}, sample {} old",
+        view.node,
+        view.gpu,
+        view.model,
+        view.policy.as_deref().unwrap_or("none known"),
+        view.sample_age_seconds.map_or(UNKNOWN.to_owned(), time)
+    )));
+    lines.push(Line::raw(format!("more     kubectl gpumem explain pod/{} -n {}", view.pod, view.namespace)));
+    lines
+}

@@ -1,0 +1,170 @@
+//! Commands that need no cluster: `estimate`, `replay`, `policy test`, through the binaries as a shell sees them.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use crate::plugin::golden;
+use crate::support::Folder;
+
+/// Standard output, standard error and exit code. The program runs in the repository, and names files as from there.
+fn sh(program: &str, line: &[&str]) -> (String, String, i32) {
+    let output = Command::new(program).args(line).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (text(output.stdout), text(output.stderr), output.status.code().unwrap())
+}
+
+fn gpumem(line: &[&str]) -> (String, String, i32) {
+    sh(env!("CARGO_BIN_EXE_gpumem"), line)
+}
+
+/// A leak beside a flat neighbour on a device of 24 GiB, an hour long.
+fn recording(folder: &Path) -> String {
+    let mut text = "t_s,container,used_mib,capacity_mib\n".to_owned();
+    for t_s in (0..3600).step_by(5) {
+        let _ = writeln!(text, "{t_s},train,{},24576\n{t_s},side,2000,24576", 8000 + t_s * 44 / 10);
+    }
+    let path = folder.join("leak.csv");
+    std::fs::write(&path, text).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn an_estimate_ends_with_whether_it_fits() {
+    let fits = ["estimate", "llama3.1-8b", "--gpu", "H100-80GB", "--method", "lora", "--sequence", "2048"];
+    let (text, _, code) = gpumem(&fits);
+    assert!(code == 0 && text.contains("It fits H100-80GB"), "{code} {text}");
+    let (text, _, code) = gpumem(&["estimate", "llama3.1-8b", "--gpu", "A100-40GB", "--sequence", "2048"]);
+    assert!(
+        code == 3 && text.contains("It will not fit A100-40GB") && text.contains("Do this, in order"),
+        "{code} {text}"
+    );
+    let (text, _, code) =
+        gpumem(&["estimate", "llama3.1-8b", "--sequence", "2048", "--capacity", "24GiB", "-o", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, &json["verdict"], &json["capacityBytes"]), (3, &"DoesNotFit".into(), &25_769_803_776_u64.into()));
+}
+
+#[test]
+fn a_question_that_makes_no_sense_ends_with_two() {
+    for line in [
+        &["estimate"][..],
+        &["estimate", "llama9"],
+        &["estimate", "llama3.1-8b", "--batch", "0"],
+        &["estimate", "llama3.1-8b", "--batch", "-1"],
+        &["estimate", "llama3.1-8b", "--optimizer", "magic"],
+        &["estimate", "llama3.1-8b", "--capacity", "lots"],
+        &["estimate", "-f", "no/such/file.yaml"],
+        &["estimate", "-f", "Cargo.toml"],
+        &["estimate", "-f", "deploy/examples/known-peak.yaml"],
+    ] {
+        let (_, error, code) = gpumem(line);
+        assert!(code == 2 && !error.is_empty(), "{line:?}: {code} {error}");
+    }
+}
+
+#[test]
+fn manifests_of_any_kind_are_read_and_what_was_not_is_listed() {
+    let (text, _, code) = gpumem(&["estimate", "-f", "tests/data/cli/manifests.yaml", "--gpu", "H100-80GB"]);
+    assert_eq!(code, 3);
+    for part in ["Deployment llm, container vllm (vLLM)", "PyTorchJob sft Worker, container pytorch (torchrun)"] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    assert!(!text.contains("proxy"), "a container without a GPU is none of ours\n{text}");
+    let only =
+        ["estimate", "-f", "tests/data/cli/manifests.yaml", "--container", "vllm", "--gpu", "H100-80GB", "-o", "json"];
+    let (text, _, code) = gpumem(&only);
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, json["containers"].as_array().unwrap().len()), (0, 1));
+}
+
+#[test]
+fn a_replay_is_printed_in_each_form() {
+    let folder = Folder::new();
+    let file = recording(&folder.0);
+    let (text, notes, code) = gpumem(&["replay", &file, "--summary"]);
+    assert_eq!((notes.as_str(), code), ("", 0));
+    golden("replay-summary", &text);
+    let (table, ..) = gpumem(&["replay", &file]);
+    assert!(table.lines().count() > 400 && table.contains("CONTAINER"), "{table}");
+    let (lines, ..) = gpumem(&["replay", &file, "-o", "json"]);
+    let newest: serde_json::Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+    for key in ["t_s", "container", "level", "class", "regime", "reason", "probability", "seconds_to_oom"] {
+        assert!(newest.get(key).is_some(), "{key}: {newest}");
+    }
+    assert_eq!(newest["level"], "High");
+}
+
+#[test]
+fn flags_of_a_replay_go_before_the_policy_and_the_policy_before_defaults() {
+    let folder = Folder::new();
+    let file = recording(&folder.0);
+    let raised = |line: &[&str]| {
+        let all: Vec<&str> =
+            ["replay", &file, "--summary", "-o", "json"].into_iter().chain(line.iter().copied()).collect();
+        let (text, error, code) = gpumem(&all);
+        assert_eq!((error.as_str(), code), ("", 0));
+        let first = text.lines().next().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        first.map(|first| first["raised_s"].as_f64().unwrap())
+    };
+    let plain = raised(&[]).unwrap();
+    assert!(raised(&["--horizon", "30m"]).unwrap() < plain);
+    assert!(raised(&["--capacity", "20GiB"]).unwrap() < plain);
+    assert_eq!(raised(&["--declared", "23GiB", "--capacity", "40GiB"]), None);
+    // The policy keeps 2 GiB free.
+    let policy = ["--policy", "deploy/examples/enforce-training.yaml"];
+    let under_policy = raised(&policy).unwrap();
+    assert!(under_policy < plain);
+    assert!(raised(&[policy[0], policy[1], "--horizon", "30m"]).unwrap() < under_policy);
+}
+
+#[test]
+fn a_recording_that_is_none_is_refused_with_its_line() {
+    let folder = Folder::new();
+    let path = folder.0.join("bad.csv");
+    let file = path.display().to_string();
+    for (text, says) in [
+        ("", "line 1: the file is empty"),
+        ("t_s,container\n", "line 1: column `used_mib` is missing"),
+        ("t_s,container,used_mib\n1,a,x\n", "line 2: `used_mib` is not a number: `x`"),
+        ("t_s,container,used_mib\n1,a,1\n0,a,1\n", "line 3: time of container `a` goes back"),
+        ("t_s,container,used_mib\n1,a,-1\n", "line 2: `used_mib` is negative"),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let (_, error, code) = gpumem(&["replay", &file]);
+        assert!(code == 2 && error.contains(says), "{text:?}: {code} {error}");
+    }
+    std::fs::write(&path, "t_s,container,used_mib\n1,a,1\n").unwrap();
+    for flags in [&["--horizon", "0s"][..], &["--act-for", "20m"], &["--horizon", "15"], &["--policy", "Cargo.toml"]] {
+        let line: Vec<&str> = ["replay", file.as_str()].into_iter().chain(flags.iter().copied()).collect();
+        let (_, error, code) = gpumem(&line);
+        assert!(code == 2 && !error.is_empty(), "{flags:?}: {code} {error}");
+    }
+    let (_, error, code) = gpumem(&["replay", &file]);
+    assert!(code == 0 && error.contains("no capacity is known"), "{code} {error}");
+}
+
+#[test]
+fn a_policy_is_tested_on_a_recording() {
+    let folder = Folder::new();
+    let file = recording(&folder.0);
+    let plugin = env!("CARGO_BIN_EXE_kubectl-gpumem");
+    let line = ["policy", "test", "-f", "deploy/examples/enforce-training.yaml", "--trace", &file];
+    let (text, _, code) = sh(plugin, &line);
+    assert_eq!(code, 0);
+    golden("policy-test", &text);
+    let json: Vec<&str> = line.iter().copied().chain(["-o", "json"]).collect();
+    let answer: serde_json::Value = serde_json::from_str(&sh(plugin, &json).0).unwrap();
+    assert_eq!(answer["items"][0]["cameTrue"], 1);
+    assert_eq!(answer["items"][0]["alarms"][0]["would"], "Evict");
+}
+
+#[test]
+fn completion_scripts_name_the_commands() {
+    for (program, shell) in [(env!("CARGO_BIN_EXE_gpumem"), "bash"), (env!("CARGO_BIN_EXE_kubectl-gpumem"), "zsh")] {
+        let (script, _, code) = sh(program, &["completion", shell]);
+        assert!(code == 0 && script.contains("estimate") && script.contains("replay"), "{program}");
+    }
+}

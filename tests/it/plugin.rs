@@ -1,0 +1,209 @@
+//! `kubectl gpumem` over a Kubernetes API in the process: every output against a golden file, and every way in which
+//! something cannot be seen. `GPUMEM_GOLDEN=write cargo test --test it plugin` writes the files anew.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+use std::path::PathBuf;
+
+use clap::Parser as _;
+use gpumem::cli::Shown;
+use gpumem::plugin::cluster::Error;
+use gpumem::plugin::table::Style;
+use gpumem::plugin::{Cli, run};
+
+use crate::plugin_api::{THEIRS, World, containers, ledger_path, nodes};
+
+/// Compares with `tests/data/golden/<name>`.
+pub fn golden(name: &str, text: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden").join(name);
+    if std::env::var_os("GPUMEM_GOLDEN").is_some_and(|value| value == "write") {
+        std::fs::write(&path, text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(text == expected, "{name} differs; look at it and write it anew if it is right:\n{text}");
+}
+
+/// Standard output, then notes and exit code as a shell would show them.
+fn screen(shown: &Shown) -> String {
+    let notes: Vec<String> = shown.notes.iter().map(|note| format!("gpumem: {note}\n")).collect();
+    format!("{}{}[exit {}]\n", shown.text, notes.concat(), shown.code)
+}
+
+async fn ask(world: &World, line: &str) -> Result<Shown, Error> {
+    let cli = Cli::try_parse_from(["kubectl-gpumem"].into_iter().chain(line.split(' '))).unwrap();
+    let namespace = if cli.all_namespaces { None } else { Some(cli.namespace.as_deref().unwrap_or("team-a")) };
+    let now = "2026-11-29T12:00:04Z".parse().unwrap();
+    let style = Style { color: cli.color == gpumem::plugin::When::Always };
+    run(&cli.command, &world.cluster(namespace), style, now).await
+}
+
+async fn show(world: &World, line: &str) -> String {
+    screen(&ask(world, line).await.unwrap())
+}
+
+#[tokio::test]
+async fn every_list_has_every_form() {
+    let world = World::healthy();
+    for rows in ["pods", "nodes", "gpus", "workloads"] {
+        for form in ["table", "wide", "json", "yaml", "csv"] {
+            golden(&format!("top-{rows}.{form}"), &show(&world, &format!("top {rows} -A -o {form}")).await);
+        }
+    }
+}
+
+#[tokio::test]
+async fn risk_is_coloured_only_where_colour_is_wanted() {
+    let world = World::healthy();
+    golden("top-pods-colour", &show(&world, "top pods -A --color always").await);
+    assert!(!show(&world, "top pods -A --color never").await.contains('\u{1b}'));
+}
+
+#[tokio::test]
+async fn explain_says_why_what_would_be_done_and_what_stops_it() {
+    let world = World::healthy();
+    golden("explain", &show(&world, "explain pod/train-6f9-x2k").await);
+    golden("explain.json", &show(&world, "explain pod/train-6f9-x2k -o json").await);
+    golden("explain-flat", &show(&world, "explain metrics-exporter-with-a-long-name-0").await);
+}
+
+#[tokio::test]
+async fn a_pod_that_is_not_seen_is_an_error_with_a_fix() {
+    let error = ask(&World::healthy(), "explain pod/none").await.unwrap_err();
+    assert_eq!(error.line(), "GPU memory of pod team-a/none: not found; check its name and the namespace (-n)");
+}
+
+#[tokio::test]
+async fn without_the_proxy_right_the_statuses_are_shown_and_what_is_missing_is_said() {
+    let mut world = World::healthy();
+    world.refuse(403, "/proxy/");
+    golden("top-pods-statuses", &show(&world, "top pods").await);
+    golden("explain-statuses", &show(&world, "explain pod/train-6f9-x2k").await);
+    let error = ask(&world, "top gpus").await.unwrap_err();
+    assert!(matches!(error, Error::Forbidden { .. }), "{error}");
+    world.refuse(403, "/pods");
+    golden("top-pods-tenant", &show(&world, "top pods").await);
+}
+
+#[tokio::test]
+async fn who_may_see_nothing_is_told_which_right_to_ask_for() {
+    let mut world = World::healthy();
+    world.refuse(403, "/");
+    let error = ask(&world, "top").await.unwrap_err();
+    assert!(error.fix().contains("list gpumemorypolicies.gpumem.dev in namespace team-a"), "{}", error.fix());
+}
+
+#[tokio::test]
+async fn without_the_operator_the_context_is_doubted() {
+    let error = ask(&World::default(), "top").await.unwrap_err();
+    assert!(error.line().contains("CRDs are not installed in this cluster"), "{}", error.line());
+}
+
+#[tokio::test]
+async fn the_second_controller_is_asked_when_the_first_does_not_answer() {
+    let mut world = World::healthy();
+    world.refuse(503, "gpumem-controller-7d9:9401");
+    assert!(show(&world, "top pods").await.contains("train-6f9-x2k"));
+}
+
+#[tokio::test]
+async fn an_empty_cluster_is_no_error() {
+    let mut world = World::healthy();
+    let list = gpumem::api::view::ContainerList { containers: Vec::new(), ..containers() };
+    world.live(&list, &nodes());
+    assert_eq!(show(&world, "top pods").await, "gpumem: nothing holds GPU memory in namespace team-a\n[exit 0]\n");
+}
+
+#[tokio::test]
+async fn fail_on_gives_an_exit_code_for_ci() {
+    let world = World::healthy();
+    assert_eq!(ask(&world, "top pods -A --fail-on high").await.unwrap().code, 3);
+    assert_eq!(ask(&world, "top pods -A --fail-on critical").await.unwrap().code, 0);
+}
+
+#[tokio::test]
+async fn doctor_passes_a_healthy_installation() {
+    let world = World::healthy();
+    golden("doctor", &show(&world, "doctor").await);
+    golden("doctor.json", &show(&world, "doctor -o json").await);
+}
+
+#[tokio::test]
+async fn doctor_names_what_is_broken_and_what_to_do() {
+    let mut world = World::healthy();
+    let mut nodes = nodes();
+    nodes.nodes[0].nvml = "Down".into();
+    nodes.nodes[0].nvml_detail = "driver/library version mismatch".into();
+    nodes.nodes[1].report_age_seconds = 240.0;
+    nodes.nodes[1].agent_version = "0.0.9".into();
+    world.live(&containers(), &nodes);
+    world.set_pods("agent", &[("agent-a", "node-a", true), ("agent-b", "node-b", false), ("agent-c", "node-c", true)]);
+    world.set(
+        &format!("/apis/coordination.k8s.io/v1/namespaces/{THEIRS}/leases/gpumem-controller"),
+        &serde_json::json!({"metadata": {"name": "gpumem-controller"}, "spec": {"holderIdentity": "gone",
+            "renewTime": "2026-11-29T11:50:00.000000Z"}}),
+    );
+    world.set(
+        &ledger_path(),
+        &serde_json::json!({"metadata": {"name": "gpumem-ledger"}, "data": {"pause": "night shift"}}),
+    );
+    world.review(false);
+    world.refuse(404, "/customresourcedefinitions/gpumemoryprofiles.gpumem.dev");
+    golden("doctor-broken", &show(&world, "doctor").await);
+}
+
+#[tokio::test]
+async fn pause_patches_its_one_key_of_the_ledger_and_resume_takes_it_away() {
+    let mut world = World::healthy();
+    golden("pause", &show(&world, "pause --reason maintenance").await);
+    assert_eq!(show(&world, "resume").await, format!("nothing is paused (ledger {THEIRS}/gpumem-ledger)\n[exit 0]\n"));
+    world.set(
+        &ledger_path(),
+        &serde_json::json!({"metadata": {"name": "gpumem-ledger"}, "data": {"pause": "maintenance"}}),
+    );
+    golden("resume", &show(&world, "resume").await);
+    let written = world.written.lock().unwrap().clone();
+    let bodies: Vec<(&str, &str)> = written.iter().map(|(method, _, body)| (method.as_str(), body.as_str())).collect();
+    assert_eq!(bodies, [("PATCH", r#"{"data":{"pause":"maintenance"}}"#), ("PATCH", r#"{"data":{"pause":null}}"#)]);
+    assert!(written.iter().all(|(_, path, _)| *path == ledger_path()));
+}
+
+#[tokio::test]
+async fn a_pause_before_the_first_action_makes_the_ledger() {
+    let mut world = World::healthy();
+    world.refuse(404, "/configmaps/gpumem-ledger");
+    world.set(
+        &format!("/api/v1/namespaces/{THEIRS}/configmaps"),
+        &serde_json::json!({"metadata": {"name": "gpumem-ledger"}}),
+    );
+    assert!(show(&world, "pause").await.starts_with("paused:"));
+    let written = world.written.lock().unwrap().clone();
+    assert!(
+        matches!(written.as_slice(), [(method, _, body)] if method == "POST" && body.contains("\"pause\"")),
+        "{written:?}"
+    );
+}
+
+#[tokio::test]
+async fn version_shows_every_part() {
+    golden("version", &show(&World::healthy(), "version").await);
+}
+
+#[test]
+fn flags_read_as_documented() {
+    for line in [
+        "top gpu -o wide",
+        "top wl -n x",
+        "top -w",
+        "explain x -c y -o yaml",
+        "doctor -o json",
+        "resume",
+        "completion bash",
+    ] {
+        assert!(Cli::try_parse_from(["kubectl-gpumem"].into_iter().chain(line.split(' '))).is_ok(), "{line}");
+    }
+    for line in ["top -n x -A", "top disks", "top --fail-on low", "explain", "top -o xml"] {
+        assert!(Cli::try_parse_from(["kubectl-gpumem"].into_iter().chain(line.split(' '))).is_err(), "{line}");
+    }
+    <Cli as clap::CommandFactory>::command().debug_assert();
+    <gpumem::cli::Cli as clap::CommandFactory>::command().debug_assert();
+}
