@@ -3,6 +3,7 @@
 use std::io::{self, BufReader};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::protocol::{Answer, DEFAULT_SOCKET, Request, SOCKET_ENV, State, receive, send};
@@ -14,6 +15,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Client {
     stream: BufReader<UnixStream>,
+    told: Option<Arc<State>>,
 }
 
 /// Where the environment says the driver listens.
@@ -29,7 +31,7 @@ impl Client {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
-        Ok(Self { stream: BufReader::new(stream) })
+        Ok(Self { stream: BufReader::new(stream), told: None })
     }
 
     /// Asks, and waits for the answer.
@@ -40,6 +42,17 @@ impl Client {
         send(self.stream.get_mut(), request)?;
         let closed = || io::Error::new(io::ErrorKind::UnexpectedEof, "the driver closed the connection");
         receive(&mut self.stream)?.ok_or_else(closed)
+    }
+
+    /// Everything the driver knows, sent only if it changed: NVML asks dozens of times for one sample, and a reader's cost
+    /// is to be its own.
+    pub fn news(&mut self) -> io::Result<Arc<State>> {
+        let unexpected = |answer: &Answer| io::Error::new(io::ErrorKind::InvalidData, format!("not news: {answer:?}"));
+        match (self.ask(&Request::News)?, &self.told) {
+            (Answer::Same, Some(told)) => Ok(Arc::clone(told)),
+            (Answer::State(state), _) => Ok(Arc::clone(self.told.insert(Arc::new(state)))),
+            (other, _) => Err(unexpected(&other)),
+        }
     }
 
     /// Asks for everything the driver knows.

@@ -177,8 +177,15 @@ fn serve(shared: &Shared, client: ClientId, stream: UnixStream) -> io::Result<()
     let pid = peer_pid(&stream)?;
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let mut stream = BufReader::new(stream);
+    let mut told = None;
     while let Some(request) = receive::<Request>(&mut stream)? {
-        let answer = handle(&mut lock(&shared.machine), client, pid, request, Instant::now());
+        let is_news = request == Request::News;
+        let mut answer = handle(&mut lock(&shared.machine), client, pid, request, Instant::now());
+        if is_news && told.as_ref() == Some(&answer) {
+            answer = Answer::Same;
+        } else if is_news {
+            told = Some(answer.clone());
+        }
         send(stream.get_mut(), &answer)?;
     }
     Ok(())
@@ -194,7 +201,7 @@ fn handle(machine: &mut Machine, client: ClientId, pid: u32, request: Request, n
         }
         Request::Alloc { bytes } => machine.alloc(client, bytes, now),
         Request::Free { bytes } => machine.free(client, bytes),
-        Request::State => Answer::State(machine.state(pid, now)),
+        Request::State | Request::News => Answer::State(machine.state(pid, now)),
         Request::SetFault { device, fault, for_millis } => {
             machine.set_fault(device, fault, for_millis.and_then(|ms| now.checked_add(Duration::from_millis(ms))))
         }

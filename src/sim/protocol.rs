@@ -48,6 +48,8 @@ pub enum Request {
     },
     /// Describe devices and processes.
     State,
+    /// The same, if anything changed since this connection was last told.
+    News,
     /// Switch faults on.
     SetFault {
         /// Device index; all devices where absent.
@@ -95,8 +97,10 @@ pub enum Answer {
     },
     /// To `open` and `alloc`: CUDA_ERROR_OUT_OF_MEMORY.
     OutOfMemory(OutOfMemory),
-    /// To `state`.
+    /// To `state` and `news`.
     State(State),
+    /// To `news`: nothing changed.
+    Same,
     /// To the rest: done.
     Done,
     /// The request makes no sense here.

@@ -5,6 +5,7 @@
 
 use crate::feed::Feed;
 use crate::judge::{Eval, Setting};
+use crate::lstm::{Memory, Model};
 
 /// A rule and for how long it must hold, as shares of the horizon.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +32,8 @@ pub enum Rule {
     Brownian,
     /// h / (n + h) with exponential excess.
     Record,
+    /// The learned sequence model, see `lstm/mod.rs`.
+    Lstm,
 }
 
 pub const ALL: &[Baseline] = &[
@@ -50,12 +53,23 @@ pub const ALL: &[Baseline] = &[
     Baseline { name: "peak_15", rule: Rule::Peak, hold: 0.05 },
     Baseline { name: "brownian", rule: Rule::Brownian, hold: 0.05 },
     Baseline { name: "record", rule: Rule::Record, hold: 0.05 },
+    Baseline { name: "lstm", rule: Rule::Lstm, hold: 0.05 },
 ];
 
-/// Evaluations of one rule over a feed. `rates` are the training half's base rates for 300, 900 and 3600 s.
-pub fn evals(baseline: &Baseline, feed: &Feed, setting: &Setting, rates: [f64; 3]) -> Vec<Eval> {
-    let mut evals = Vec::new();
-    let mut readings: Vec<Vec<(f64, f64)>> = vec![Vec::new(); feed.tenants];
+/// One tenant at one evaluation.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    pub at: f64,
+    pub tenant: usize,
+    pub segment: u64,
+    pub age: f64,
+    pub used: f64,
+    /// What the others leave it.
+    pub room: f64,
+}
+
+/// Every tenant's newest reading every `setting.every` seconds.
+pub fn walk(feed: &Feed, setting: &Setting, mut see: impl FnMut(Reading)) {
     let mut born = vec![(u64::MAX, 0.0); feed.tenants];
     let mut latest = vec![0.0; feed.tenants];
     let mut next = setting.every;
@@ -63,7 +77,6 @@ pub fn evals(baseline: &Baseline, feed: &Feed, setting: &Setting, rates: [f64; 3
     while let Some(row) = rows.next() {
         if born[row.tenant].0 != row.segment {
             born[row.tenant] = (row.segment, row.at);
-            readings[row.tenant].clear();
         }
         latest[row.tenant] = row.used;
         if rows.peek().is_some_and(|later| later.at <= row.at) || row.at < next {
@@ -71,24 +84,38 @@ pub fn evals(baseline: &Baseline, feed: &Feed, setting: &Setting, rates: [f64; 3
         }
         next = (row.at / setting.every).floor() * setting.every + setting.every;
         for tenant in 0..feed.tenants {
-            readings[tenant].push((row.at, latest[tenant]));
             let others: f64 = (0..feed.tenants).filter(|other| *other != tenant).map(|other| latest[other]).sum();
             let room = feed.capacity_at(row.at) - feed.orphaned - others;
-            let age = row.at - born[tenant].1;
-            let says = |horizon: f64, place: usize| {
-                say(baseline.rule, &readings[tenant], age, room, horizon, setting, rates[place])
-            };
-            evals.push(Eval {
-                at: row.at,
-                tenant,
-                segment: born[tenant].0,
-                age,
-                risk: Some(says(setting.horizon, 2)),
-                within: Some([says(300.0, 0), says(900.0, 1), says(3600.0, 2)]),
-                time: None,
-            });
+            let (segment, from) = born[tenant];
+            see(Reading { at: row.at, tenant, segment, age: row.at - from, used: latest[tenant], room });
         }
     }
+}
+
+/// Evaluations of one rule over a feed. `rates` are the training half's base rates for 300, 900 and 3600 s.
+pub fn evals(baseline: &Baseline, feed: &Feed, setting: &Setting, rates: [f64; 3]) -> Vec<Eval> {
+    let mut evals = Vec::new();
+    let mut readings: Vec<Vec<(f64, f64)>> = vec![Vec::new(); feed.tenants];
+    let mut memories = vec![Memory::default(); feed.tenants];
+    let mut segments = vec![u64::MAX; feed.tenants];
+    let model = matches!(baseline.rule, Rule::Lstm).then(Model::committed);
+    walk(feed, setting, |Reading { at, tenant, segment, age, used, room }| {
+        let (known, memory) = (&mut readings[tenant], &mut memories[tenant]);
+        if std::mem::replace(&mut segments[tenant], segment) != segment {
+            known.clear();
+            *memory = Memory::default();
+        }
+        known.push((at, used));
+        let (risk, within) = if let Some(model) = &model {
+            model.take(memory, used, room, age, setting.horizon);
+            (memory.within[2], memory.within)
+        } else {
+            let says =
+                |horizon: f64, place: usize| say(baseline.rule, known, age, room, horizon, setting, rates[place]);
+            (says(setting.horizon, 2), [says(300.0, 0), says(900.0, 1), says(3600.0, 2)])
+        };
+        evals.push(Eval { at, tenant, segment, age, risk: Some(risk), within: Some(within), time: None });
+    });
     evals
 }
 
@@ -96,7 +123,7 @@ fn say(rule: Rule, readings: &[(f64, f64)], age: f64, room: f64, horizon: f64, s
     let (now, used) = readings.last().copied().unwrap_or_default();
     let yes = |yes: bool| f64::from(u8::from(yes));
     match rule {
-        Rule::Never => 0.0,
+        Rule::Never | Rule::Lstm => 0.0,
         Rule::BaseRate => rate,
         Rule::Level(share) => yes(used >= share * room),
         Rule::Linear(window, guard) => {

@@ -1,7 +1,8 @@
 //! The public benchmark of the forecast: `cargo bench -p gpumem-engine --bench forecast -- [options]`.
 //!
 //! `--runs N` runs per family (200), `--train` on the training seeds, `--only a,b` only these families or parts,
-//! `--gentd26 FILE` serving pods as well, `--json FILE` figures as JSON, `--trace NAME` every evaluation of one feed.
+//! `--gentd26 FILE` serving pods as well, `--json FILE` figures as JSON, `--trace NAME` every evaluation of one feed,
+//! `--train-lstm` trains the learned baseline anew and does nothing else.
 //! Definitions are in `judge.rs`, shapes in `corpus/families.rs`, what is compared in `baselines.rs`.
 #![allow(clippy::unwrap_used, clippy::disallowed_types, clippy::disallowed_methods, missing_docs, dead_code)]
 
@@ -10,6 +11,7 @@ mod corpus;
 mod cost;
 mod feed;
 mod judge;
+mod lstm;
 mod real;
 mod recorded;
 mod report;
@@ -72,6 +74,10 @@ impl Options {
 }
 
 fn main() {
+    if std::env::args().any(|word| word == "--train-lstm") {
+        lstm::train::run();
+        return;
+    }
     let options = Options::parse();
     let mut report = Report::default();
     synthetic::families(&options, &mut report);

@@ -33,6 +33,8 @@ async fn play() -> Result<bool> {
     println!("\n{plan}\n");
     println!("The policy (documented fields only, with times short enough to watch):\n");
     println!("{}", indent(&serde_yaml::to_string(&story::cast::policy(&plan))?));
+    // What an earlier performance left would be taken for this one's.
+    story::cast::leave(&client, &plan).await?;
     let mut screen = Screen::new();
     let told = story::play(&client, &plan, |frame, story| screen.draw(frame, story)).await?;
     println!("\nWhat happened (seed {seed}):\n");

@@ -23,16 +23,19 @@ async fn storm_1_a_controller_killed_right_after_its_post_does_not_evict_twice()
     let world = World::find().await?;
     let scene = Scene::open(&world, "storm-kill").await?;
     scene.enforce("p", "leaker", |spec| spec["disruption"]["cooldownSeconds"] = 600.into()).await?;
-    scene.deploy("leaker", 2, LEAK).await?;
+    scene.deploy("leaker", 10, LEAK).await?;
     let first = scene.running("leaker").await?;
-    until("the pod to be terminating", EVICTION, || async {
+    let seen = until("the pod to be terminating", EVICTION, || async {
         let pods = scene.pods("leaker").await?;
         let evicted = pods
             .iter()
             .any(|pod| pod.metadata.uid.as_ref() == Some(&first) && pod.metadata.deletion_timestamp.is_some());
         Ok((evicted || pods.iter().all(|pod| pod.metadata.uid.as_ref() != Some(&first))).then_some(()))
     })
-    .await?;
+    .await;
+    if let Err(error) = seen {
+        return Err(error.context(scene.story("p").await));
+    }
     ensure!(world.kill("controller")? > 0, "no controller process was found to kill");
     ready(&world, "controller", 2).await?;
     let second = scene.running("leaker").await?;
@@ -129,7 +132,7 @@ async fn storm_2_restarts_and_an_upgrade_of_agents_and_controller_together_keep_
     let scene = Scene::open(&world, name).await?;
     // Slow enough to outlive everything, and watched by a policy that only observes.
     scene.enforce("p", "leaker", |spec| spec["mode"] = "Observe".into()).await?;
-    scene.deploy("leaker", 4, "leak:from=20GiB,rate=100MiB/s,start=2s").await?;
+    scene.deploy("leaker", 11, "leak:from=20GiB,rate=100MiB/s,start=2s").await?;
     scene.running("leaker").await?;
     until("a time to OOM", Duration::from_mins(2), || async { seconds_to_oom(&world, name).await }).await?;
     tokio::time::sleep(Duration::from_secs(20)).await;
@@ -160,8 +163,8 @@ async fn storm_3_an_api_server_that_is_away_for_a_minute_harms_nobody() -> Resul
     let world = World::find().await?;
     let scene = Scene::open(&world, "storm-api").await?;
     scene.enforce("p", "leaker", |spec| spec["prediction"]["horizonSeconds"] = 120.into()).await?;
-    scene.deploy("steady", 5, "plateau:at=30GiB").await?;
-    scene.deploy("leaker", 6, "leak:from=48GiB,rate=220MiB/s,start=75s").await?;
+    scene.deploy("steady", 12, "plateau:at=30GiB").await?;
+    scene.deploy("leaker", 13, "leak:from=48GiB,rate=220MiB/s,start=75s").await?;
     let steady = scene.running("steady").await?;
     let uid = scene.running("leaker").await?;
     world.cluster(&["stop", "apiserver"])?;

@@ -30,8 +30,12 @@ const LONGEST: f64 = 864_000.0;
 /// Seconds for which every forecast has a probability.
 const HORIZONS: [u32; 3] = [300, 900, 3600];
 
-/// Share of the capacity nobody gets to use: allocators round up and drivers keep some.
-pub(super) const MARGIN: f64 = 0.005;
+/// Share of the capacity nobody gets to use: allocators ask in lumps of 2 to 20 MiB. Ten times as much would be hours of a
+/// slow leak.
+pub(super) const MARGIN: f64 = 0.0005;
+
+/// By how many of its own deviations the next step of regular stairs may be larger than the usual one.
+const UNEVEN: f64 = 2.0;
 
 /// What is known of one tenant before anyone's room is.
 #[derive(Clone, Copy)]
@@ -169,6 +173,8 @@ fn culprit(tenants: &[Tenant<'_>], views: &[View]) -> Option<usize> {
 struct Law<'a> {
     calibration: &'a Calibration,
     hazard: Hazard,
+    /// P(a record goes beyond the room).
+    beyond: f64,
     passage: Option<Passage>,
     horizon: f64,
 }
@@ -176,16 +182,22 @@ struct Law<'a> {
 impl Law<'_> {
     /// P(within `seconds`), as it was found.
     fn raw(&self, seconds: f64) -> f64 {
-        let base = self.hazard.within(seconds, &self.calibration.hazard);
+        let base = self.hazard.sets_record(seconds, &self.calibration.hazard) * self.beyond;
         let growing = self.passage.map_or(0.0, |passage| passage.within(seconds));
         (growing + (1.0 - growing) * base).clamp(0.0, 1.0)
     }
 
-    /// P(within `seconds`), as it is meant. Maps differ from horizon to horizon, so the largest of all up to it holds.
-    fn within(&self, seconds: f64) -> f64 {
-        let meant = |seconds: f64| self.calibration.meant(self.raw(seconds), seconds / self.horizon);
-        let earlier = HORIZONS.map(f64::from).into_iter().chain([self.horizon]).filter(|earlier| *earlier < seconds);
-        earlier.map(meant).fold(meant(seconds), f64::max).clamp(0.0, 1.0)
+    /// P within the horizon and within each of [`HORIZONS`], as they are meant. Maps differ from horizon to horizon, so the
+    /// largest of all up to one holds for it.
+    fn meant(&self) -> (f64, [f64; 3]) {
+        let meant = |seconds: f64| self.calibration.meant(self.raw(seconds), seconds / self.horizon).clamp(0.0, 1.0);
+        let hours = HORIZONS.map(f64::from).map(|seconds| (seconds, meant(seconds)));
+        let own = (self.horizon, meant(self.horizon));
+        let up_to = |end: (f64, f64)| {
+            let earlier = hours.into_iter().chain([own]).filter(|(seconds, _)| *seconds < end.0);
+            earlier.fold(end.1, |most, (_, p)| most.max(p))
+        };
+        (up_to(own), hours.map(up_to))
     }
 }
 
@@ -216,14 +228,17 @@ fn answer(
             own + neighbours.iter().map(|other| other.rise(after, shift)).sum::<f64>()
         };
         // Inside the margin, a part of it must still be filled: being full is not an event, filling up is.
-        let room = room.max(0.25 * margin) + own.slack;
+        // Steps differ, and the next one need not be the usual.
+        let uneven = trend.stairs.map_or(0.0, |stairs| UNEVEN * stairs.uneven * stairs.size);
+        let room = (room - uneven).max(0.25 * margin) + own.slack;
         let spread = LEAST_SPREAD.hypot(trend.error);
-        Passage::new(total, room, spread, if trend.unrest > 0.25 { UNREST } else { TRUST }, REACH * trend.seen)
+        let shifts = trend.shifts() || neighbours.iter().any(Trend::shifts);
+        Passage::new(total, shifts, room, spread, if trend.unrest > 0.25 { UNREST } else { TRUST }, REACH * trend.seen)
     });
-    let law = Law { calibration, hazard, passage, horizon };
+    let law = Law { calibration, hazard, beyond: hazard.beyond(&calibration.hazard), passage, horizon };
     let time = passage.zip(own.trend).and_then(|(passage, trend)| {
         let (low, high) = calibration.widths.get(trend.kind()).copied().unwrap_or((1.0, 1.0));
-        let (q10, q50, q90) = (passage.quantile(0.1)?, passage.quantile(0.5)?, passage.quantile(0.9)?);
+        let [q10, q50, q90] = passage.quantiles()?;
         Some(TimeToOom {
             q10: Duration::from_secs_f64((q50 * (q10 / q50).powf(low)).min(q50)),
             q50: Duration::from_secs_f64(q50),
@@ -231,7 +246,7 @@ fn answer(
         })
     });
     let class = class(own, series, flat, top >= 0.7 * capacity, horizon);
-    let probability = law.within(horizon);
+    let (probability, within) = law.meant();
     let reason = reason::known(&reason::Facts {
         class,
         trend: own.trend.as_ref(),
@@ -249,7 +264,10 @@ fn answer(
         growth: own.trend.map(|trend| BytesPerSecond(trend.slope)),
         outlook: Outlook::Known {
             probability,
-            by_horizon: HORIZONS.map(|h| (h, law.within(f64::from(h)))),
+            by_horizon: {
+                let mut within = within.into_iter();
+                HORIZONS.map(|h| (h, within.next().unwrap_or(probability)))
+            },
             time_to_oom: time,
         },
         reason,

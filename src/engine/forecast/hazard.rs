@@ -25,9 +25,18 @@ pub struct Hazard {
 impl Hazard {
     /// P(within `seconds`): in [0, `law.most`] and never falling with time.
     pub fn within(&self, seconds: f64, law: &HazardLaw) -> f64 {
-        let scale = law.own * self.excess + law.swing * self.swing + law.capacity * self.capacity;
+        self.sets_record(seconds, law) * self.beyond(law)
+    }
+
+    /// P(a new record within `seconds`).
+    pub(super) fn sets_record(&self, seconds: f64, law: &HazardLaw) -> f64 {
         let seconds = seconds.max(0.0);
-        let record = seconds / (self.lived + 60.0 + seconds);
-        law.most * record.powf(law.power) * (-self.room.max(0.0) / scale.max(1.0)).exp()
+        law.most * (seconds / (self.lived + 60.0 + seconds)).powf(law.power)
+    }
+
+    /// P(a record goes beyond the room): the same for every horizon.
+    pub(super) fn beyond(&self, law: &HazardLaw) -> f64 {
+        let scale = law.own * self.excess + law.swing * self.swing + law.capacity * self.capacity;
+        (-self.room.max(0.0) / scale.max(1.0)).exp()
     }
 }

@@ -13,6 +13,8 @@ pub(super) struct Passage {
     spread: f64,
     /// P(the growth goes on as fitted).
     trust: f64,
+    /// Whether the first branch is the only one.
+    single: bool,
     /// No say on what lies further ahead than this, in seconds.
     reach: f64,
 }
@@ -24,11 +26,26 @@ const SHIFTS: [(f64, f64); 5] = [(0.0, 0.4), (-1.0, 0.25), (1.0, 0.25), (-2.0, 0
 const FAR: f64 = 864_000.0;
 
 impl Passage {
-    /// `rise(seconds, shift)` must not fall with time.
-    pub(super) fn new(rise: impl Fn(f64, f64) -> f64, room: f64, spread: f64, trust: f64, reach: f64) -> Self {
-        let branches =
-            SHIFTS.map(|(shift, weight)| (weight, first_reach(|seconds| rise(seconds, shift), room).map(f64::ln)));
-        Self { branches, spread: spread.max(0.02), trust: trust.clamp(0.0, 1.0), reach }
+    /// `rise(seconds, shift)` must not fall with time; where `shifts` is false it is the same for every shift.
+    pub(super) fn new(
+        rise: impl Fn(f64, f64) -> f64,
+        shifts: bool,
+        room: f64,
+        spread: f64,
+        trust: f64,
+        reach: f64,
+    ) -> Self {
+        let at = |shift: f64| first_reach(|seconds| rise(seconds, shift), room).map(f64::ln);
+        let branches = if shifts {
+            SHIFTS.map(|(shift, weight)| (weight, at(shift)))
+        } else {
+            let mut branches = [(0.0, None); SHIFTS.len()];
+            if let Some(first) = branches.first_mut() {
+                *first = (1.0, at(0.0));
+            }
+            branches
+        };
+        Self { branches, spread: spread.max(0.02), trust: trust.clamp(0.0, 1.0), single: !shifts, reach }
     }
 
     /// P(T <= h): in [0, 1] and never falling with `h`.
@@ -49,28 +66,60 @@ impl Passage {
             .sum()
     }
 
-    /// Seconds by which the share `quantile` of the passages that happen at all within a day has happened. `None` where most
-    /// never do.
-    pub(super) fn quantile(&self, quantile: f64) -> Option<f64> {
+    /// Seconds by which a tenth, half and nine tenths of the passages that happen at all within a day have happened. `None`
+    /// where most never do.
+    pub(super) fn quantiles(&self) -> Option<[f64; 3]> {
         const DAY: f64 = 86_400.0;
         let whole = self.share(DAY);
         if whole * self.trust < 0.5 {
             return None;
         }
-        // Between the earliest and the latest branch, five spreads to either side; sixteen halvings leave less than a
-        // thousandth of that.
-        let medians = || self.branches.iter().filter_map(|(_, median)| *median);
-        let mut low = medians().fold(f64::INFINITY, f64::min) - 5.0 * self.spread;
-        let mut high = (medians().fold(f64::NEG_INFINITY, f64::max) + 5.0 * self.spread).min(DAY.ln()).max(low);
-        for _ in 0..16 {
-            let middle = 0.5 * (low + high);
-            if self.share_at(middle) < quantile * whole {
-                low = middle;
+        if let ([(_, Some(median)), ..], true) = (self.branches, self.single && whole > 0.9999) {
+            return Some([-1.281_551_6, 0.0, 1.281_551_6].map(|z| (median + z * self.spread).exp()));
+        }
+        // Between the earliest and the latest branch, five spreads to either side; most often close to where a single
+        // log-normal of the same mean and variance has it.
+        let known = || self.branches.iter().filter_map(|&(weight, median)| Some((weight, median?)));
+        let low = known().fold(f64::INFINITY, |low, (_, median)| low.min(median)) - 5.0 * self.spread;
+        let high = known().fold(f64::NEG_INFINITY, |high, (_, median)| high.max(median)) + 5.0 * self.spread;
+        let high = high.min(DAY.ln()).max(low);
+        let weights = known().map(|(weight, _)| weight).sum::<f64>().max(1e-9);
+        let mean = known().map(|(weight, median)| weight * median).sum::<f64>() / weights;
+        let variance = known().map(|(weight, median)| weight * (median - mean).powi(2)).sum::<f64>() / weights;
+        let spread = self.spread.hypot(variance.sqrt());
+        Some([(0.1, -1.28), (0.5, 0.0), (0.9, 1.28)].map(|(quantile, z)| {
+            let (from, to) = (mean + (z - 0.15) * spread, mean + (z + 0.15) * spread);
+            let wanted = quantile * whole;
+            let inside = from > low && to < high && self.share_at(from) < wanted && self.share_at(to) > wanted;
+            let (low, high) = if inside { (from, to) } else { (low, high) };
+            self.crossing(wanted, low, high).exp()
+        }))
+    }
+
+    /// Where the share reaches `wanted`: false position after Illinois, which needs a third of what halving does.
+    fn crossing(&self, wanted: f64, mut low: f64, mut high: f64) -> f64 {
+        let (mut under, mut over) = (self.share_at(low) - wanted, self.share_at(high) - wanted);
+        let mut side = 0;
+        for _ in 0..24 {
+            if high - low < 1e-4 * self.spread.max(0.1) || over <= under {
+                break;
+            }
+            let middle = (high - over * (high - low) / (over - under)).clamp(low, high);
+            let gap = self.share_at(middle) - wanted;
+            if gap.abs() < 1e-5 {
+                return middle;
+            }
+            if gap < 0.0 {
+                (low, under) = (middle, gap);
+                over *= if side < 0 { 0.5 } else { 1.0 };
+                side = -1;
             } else {
-                high = middle;
+                (high, over) = (middle, gap);
+                under *= if side > 0 { 0.5 } else { 1.0 };
+                side = 1;
             }
         }
-        Some(high.exp())
+        high
     }
 }
 
@@ -88,13 +137,24 @@ fn first_reach(rise: impl Fn(f64) -> f64, room: f64) -> Option<f64> {
         high *= 4.0;
     }
     let mut low = if high > 60.0 { high / 4.0 } else { 0.0 };
-    for _ in 0..14 {
-        let middle = 0.5 * (low + high);
-        if rise(middle) < room {
-            low = middle;
-        } else {
-            high = middle;
+    // False position where the rise is smooth, halving where that shrinks the bracket too little: stairs jump.
+    let (mut under, mut over, mut halve) = (rise(low) - room, rise(high) - room, false);
+    for _ in 0..20 {
+        if high - low <= 2e-4 * high {
+            break;
         }
+        let share = if halve { 0.5 } else { (-under / (over - under)).clamp(0.02, 0.98) };
+        let (middle, width) = (low + share * (high - low), high - low);
+        let gap = rise(middle) - room;
+        if gap.abs() <= 1e-5 * room {
+            return Some(middle.max(0.001));
+        }
+        if gap < 0.0 {
+            (low, under) = (middle, gap);
+        } else {
+            (high, over) = (middle, gap);
+        }
+        halve = !halve && high - low > 0.5 * width;
     }
     Some(high.max(0.001))
 }

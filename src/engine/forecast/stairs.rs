@@ -4,8 +4,8 @@
 //! is right on average and wrong by half a step at every single moment; where steps are regular the phase repairs that, and
 //! three steps are evidence enough where eight parts of a window are not filled yet.
 
-use super::window::Signal;
-use crate::series::{Ring, SCALES, Series};
+use super::window::{Signal, reading};
+use crate::series::{SCALES, Series};
 
 /// Regular stairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,12 +18,17 @@ pub(super) struct Stairs {
     pub(super) since: f64,
     /// How much one gap differs from the next, relative.
     pub(super) shake: f64,
+    /// How much one size differs from the next, relative.
+    pub(super) uneven: f64,
     /// Steps seen.
     pub(super) count: f64,
 }
 
 /// Steps remembered while looking: more than fit in 48 blocks with a flat block between them.
 const MOST: usize = 24;
+
+/// Blocks of the longest ring.
+const BLOCKS: usize = 48;
 
 /// Mean and coefficient of variation.
 fn spread(values: &[f64]) -> (f64, f64) {
@@ -42,43 +47,45 @@ pub(super) fn stairs(series: &Series, signal: Signal, horizon: f64, from: f64) -
         .map(|(scale, (seconds, _))| (scale, f64::from(*seconds)))
         .rfind(|(_, seconds)| *seconds <= (horizon / 40.0).max(2.0) && *seconds >= interval)?;
     let ring = series.ring(scale)?;
-    // Loading ends in steps of its own, larger than those of a leak: without what came up to the largest, look again.
-    let mut from = from;
-    for _ in 0..3 {
-        match regular(ring, signal, seconds, from) {
-            Ok(stairs) => return Some(stairs),
-            Err(largest_at) => from = largest_at?,
+    let mut floors = [(0.0, 0.0); BLOCKS];
+    let mut count = 0;
+    for block in ring.iter() {
+        let (start, (samples, floor, _)) = (f64::from(block.index) * seconds, reading(block, signal));
+        if samples > 0 && start >= from {
+            *floors.get_mut(count)? = (start, f64::from(floor) * 1024.0);
+            count += 1;
         }
+    }
+    let mut floors = floors.get(..count)?;
+    // Loading ends in steps of its own, larger than those of a leak: without what came up to the largest, look again.
+    for _ in 0..3 {
+        let rises = floors.windows(2).enumerate().map(|(place, pair)| (place + 1, rise(pair)));
+        let (place, largest) = rises.fold((0, 0.0), |most, rise| if rise.1 > most.1 { rise } else { most });
+        if largest <= 0.0 {
+            return None;
+        }
+        if let Some(stairs) = steps(floors, seconds, largest) {
+            return Some(stairs);
+        }
+        floors = floors.get(place..)?;
     }
     None
 }
 
-/// Stairs in the blocks since `from`; otherwise where the largest step among them was.
-fn regular(ring: &Ring, signal: Signal, seconds: f64, from: f64) -> Result<Stairs, Option<f64>> {
-    let floors = ring.iter().filter_map(|block| {
-        let start = f64::from(block.index) * seconds;
-        let (samples, floor) = match signal {
-            Signal::Used => (block.samples, block.floor),
-            Signal::Live => (block.live_samples, block.live_floor),
-        };
-        (samples > 0 && start >= from).then(|| (start, f64::from(floor) * 1024.0))
-    });
-    let (largest, largest_at) =
-        floors.clone().zip(floors.clone().skip(1)).fold((0.0_f64, from), |most, ((_, before), (start, floor))| {
-            if floor - before > most.0 { (floor - before, start) } else { most }
-        });
-    if largest <= 0.0 {
-        return Err(None);
+/// From one floor to the next.
+fn rise(pair: &[(f64, f64)]) -> f64 {
+    match pair {
+        [(_, before), (_, floor)] => floor - before,
+        _ => 0.0,
     }
-    steps(floors, seconds, largest).ok_or(Some(largest_at))
 }
 
 /// Stairs among floors whose largest rise is `largest`.
-fn steps(floors: impl Iterator<Item = (f64, f64)> + Clone, seconds: f64, largest: f64) -> Option<Stairs> {
+fn steps(floors: &[(f64, f64)], seconds: f64, largest: f64) -> Option<Stairs> {
     let (mut times, mut sizes, mut count) = ([0.0; MOST], [0.0; MOST], 0_usize);
     let (mut steps, mut rest, mut stepping, mut end) = (0.0, 0.0, false, 0.0);
-    for ((_, before), (start, floor)) in floors.clone().zip(floors.skip(1)) {
-        let change = floor - before;
+    for pair in floors.windows(2) {
+        let (change, start) = (rise(pair), pair.last()?.0);
         end = start;
         if change < 0.3 * largest {
             rest += change.abs();
@@ -109,7 +116,7 @@ fn steps(floors: impl Iterator<Item = (f64, f64)> + Clone, seconds: f64, largest
     let (size, uneven) = spread(sizes.get(..count)?);
     let since = end + seconds - times.get(count - 1)?;
     let regular = shake < 0.35 && uneven < 0.35 && gap >= 3.0 * seconds;
-    (regular && since <= 1.6 * gap + seconds).then_some(Stairs { size, gap, since, shake, count: count as f64 })
+    (regular && since <= 1.6 * gap + seconds).then_some(Stairs { size, gap, since, shake, uneven, count: count as f64 })
 }
 
 impl Stairs {

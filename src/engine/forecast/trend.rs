@@ -5,10 +5,10 @@
 //! instead of smoothed samples): what differs between them is how the parts rise, not what follows from it.
 
 use super::calibration::Pieces;
-use super::past::{explored, unrest};
+use super::past::{Heights, unrest};
 use super::shape::Shape;
 use super::stairs::{Stairs, stairs};
-use super::window::{Signal, Window, windows};
+use super::window::{Signal, Window, risen, windows};
 use crate::series::Series;
 
 /// Lasting growth as a curve into the future.
@@ -42,15 +42,13 @@ pub(super) struct Trend {
 pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) -> Option<Trend> {
     let mut near: Option<(Window, Shape)> = None;
     let mut far: Option<(Window, Shape)> = None;
+    let mut heights = Heights::of(series, signal);
     let shortest = horizon / 10.0;
-    for window in windows(series, signal, shortest, 4.0 * horizon, from) {
-        if !window.rose() {
-            continue;
-        }
+    for window in risen(series, signal, shortest, 4.0 * horizon, from) {
         let long = window.length() >= horizon / 2.0;
         let Some(shape) = Shape::of(&window, 0.0).filter(|shape| shape.rises(long)) else { continue };
         // Most windows end here or have seen nothing as high before; only the rest is looked at again.
-        let explored = explored(series, signal, &window).max(series.survived().as_f64());
+        let explored = heights.before(&window).max(series.survived().as_f64());
         let shape = if explored > window.lowest() {
             let Some(above) = Shape::of(&window, explored).filter(|shape| shape.rises(long)) else { continue };
             above
@@ -92,7 +90,7 @@ pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) ->
 
 /// The window about half as long as `far`.
 fn middle(series: &Series, signal: Signal, from: f64, far: &Window) -> Option<(Window, Shape)> {
-    let window = windows(series, signal, 0.3 * far.length(), 0.67 * far.length(), from).last()?;
+    let window = windows(series, signal, 0.3 * far.length(), 0.67 * far.length(), from).next_back()?;
     Some((window, Shape::of(&window, 0.0)?))
 }
 
@@ -107,9 +105,10 @@ fn stopped(
     far: &Window,
 ) -> bool {
     let visible = (2.2 * far.jump).max(4.0 * close.residual);
-    windows(series, signal, shortest / 4.0, near.length() * 0.99, from)
-        .filter(|window| close.slope * window.length() >= visible)
+    windows(series, signal, (shortest / 4.0).max(visible / close.slope), near.length() * 0.99, from)
         .filter_map(|window| Some((Shape::of(&window, 0.0)?, window)))
+        // One in which more was given back than growth would add saw the end of an excursion, not of the growth.
+        .filter(|(shape, window)| shape.falls <= 0.5 * close.slope * window.length())
         .any(|(shape, window)| shape.slope * window.length() < 0.3 * close.slope * window.length())
 }
 
@@ -167,6 +166,12 @@ impl Trend {
         } else {
             2
         }
+    }
+
+    /// Whether moving the bend changes anything: most stairs and lines stay what they are.
+    pub(super) fn shifts(&self) -> bool {
+        let regular = self.stairs.is_some() && (0.7..1.4).contains(&self.bend);
+        !regular && (self.bend - 2.0 * self.bend_error < 0.97 || self.gain > 0.0)
     }
 
     /// Rise in bytes after `seconds`, with the bend moved by `shift` standard errors. Never falls with time.

@@ -4,7 +4,7 @@
 //! without a model. Two envelopes are kept because a spike moves only the ceiling and a cache that is given back only the
 //! floor; lasting growth moves both.
 
-use crate::series::{Ring, SCALES, Series};
+use crate::series::{Block, Ring, SCALES, Series};
 
 /// Most parts a window is cut into.
 pub(super) const PARTS: usize = 8;
@@ -19,6 +19,14 @@ pub(super) enum Signal {
     Used,
     /// What the container's allocator says is live.
     Live,
+}
+
+/// Samples, floor and ceiling of a block in KiB, as `signal` has them.
+pub(super) fn reading(block: &Block, signal: Signal) -> (u16, u32, u32) {
+    match signal {
+        Signal::Used => (block.samples, block.floor, block.ceiling),
+        Signal::Live => (block.live_samples, block.live_floor, block.live_ceiling),
+    }
 }
 
 /// One part of a window, in bytes.
@@ -43,14 +51,17 @@ pub(super) struct Window {
     pub(super) jump: f64,
 }
 
-/// Every window of the series that is full, shortest first, from `shortest` to `longest` seconds.
-pub(super) fn windows(
-    series: &Series,
-    signal: Signal,
-    shortest: f64,
-    longest: f64,
-    from: f64,
-) -> impl Iterator<Item = Window> + '_ {
+/// Which blocks make up a window.
+#[derive(Clone, Copy)]
+struct Span {
+    scale: usize,
+    seconds: u32,
+    count: usize,
+    width: u32,
+}
+
+/// The spans from `shortest` to `longest` seconds that are sampled well enough, shortest of each scale first.
+fn spans(series: &Series, shortest: f64, longest: f64) -> impl DoubleEndedIterator<Item = Span> + use<> {
     let interval = series.interval().max(0.001);
     SCALES.iter().enumerate().flat_map(move |(scale, &(seconds, limit))| {
         CUTS.iter().filter_map(move |&(count, width)| {
@@ -59,45 +70,91 @@ pub(super) fn windows(
             // Longer windows of a fine scale repeat what the next scale says with fewer blocks.
             let fits = count as u32 * width <= limit as u32;
             let sampled = part >= 2.0 * interval;
-            if !fits || !sampled || length < shortest || length > longest {
-                return None;
-            }
-            Window::cut(series.ring(scale)?, signal, seconds, (count, width), from)
+            (fits && sampled && length >= shortest && length <= longest).then_some(Span {
+                scale,
+                seconds,
+                count,
+                width,
+            })
         })
     })
 }
 
+/// Every window of the series that is full, shortest first, from `shortest` to `longest` seconds.
+pub(super) fn windows(
+    series: &Series,
+    signal: Signal,
+    shortest: f64,
+    longest: f64,
+    from: f64,
+) -> impl DoubleEndedIterator<Item = Window> + '_ {
+    spans(series, shortest, longest)
+        .filter_map(move |span| Window::cut(series.ring(span.scale)?, signal, span, from, false))
+}
+
+/// Those that end above where they began: what does not needs no closer look, nor to be cut.
+pub(super) fn risen(
+    series: &Series,
+    signal: Signal,
+    shortest: f64,
+    longest: f64,
+    from: f64,
+) -> impl Iterator<Item = Window> + '_ {
+    spans(series, shortest, longest)
+        .filter_map(move |span| Window::cut(series.ring(span.scale)?, signal, span, from, true))
+        .filter(Window::rose)
+}
+
+/// Floor of the blocks numbered `from` and later, fewer than `width` of them; `None` where nothing was sampled.
+fn floor_from(ring: &Ring, signal: Signal, from: u32, width: u32) -> Option<u32> {
+    let blocks = ring.iter().skip(ring.until(from)).take_while(|block| block.index - from < width);
+    blocks.map(|block| reading(block, signal)).filter(|(samples, ..)| *samples > 0).map(|(_, floor, _)| floor).min()
+}
+
 impl Window {
-    fn cut(ring: &Ring, signal: Signal, seconds: u32, (count, width): (usize, u32), from: f64) -> Option<Self> {
-        let newest = ring.newest()?.index;
-        let span = width * count as u32;
-        let oldest = (newest + 1).checked_sub(span)?;
+    /// `risen` gives up early on what surely did not rise.
+    fn cut(ring: &Ring, signal: Signal, span: Span, from: f64, risen: bool) -> Option<Self> {
+        let Span { seconds, count, width, .. } = span;
+        let end = ring.newest()?.index.checked_add(1)?;
+        let oldest = end.checked_sub(width * count as u32)?;
         if f64::from(oldest) * f64::from(seconds) < from {
             return None;
         }
-        let mut parts = [Part::default(); PARTS];
-        let (mut jump, mut before) = (0.0_f64, None);
+        if risen {
+            let ends = floor_from(ring, signal, oldest, width).zip(floor_from(ring, signal, end - width, width));
+            if ends.is_some_and(|(first, last)| first >= last) {
+                return None;
+            }
+        }
+        // In KiB and without a division per block: this loop is most of what an evaluation costs.
+        let (mut counts, mut floors, mut ceilings) = ([0_u32; PARTS], [u32::MAX; PARTS], [0_u32; PARTS]);
+        let (mut jump, mut before) = (0_u32, 0_u32);
+        let (mut place, mut begins) = (count.checked_sub(1)?, end - width);
         for block in ring.iter().rev().take_while(|block| block.index >= oldest) {
-            let (samples, floor, ceiling) = match signal {
-                Signal::Used => (block.samples, block.floor, block.ceiling),
-                Signal::Live => (block.live_samples, block.live_floor, block.live_ceiling),
-            };
+            let (samples, floor, ceiling) = reading(block, signal);
             if samples == 0 {
                 continue;
             }
-            let (floor, ceiling) = (f64::from(floor) * 1024.0, f64::from(ceiling) * 1024.0);
-            if let Some(later) = before {
-                jump = jump.max(later - floor);
+            jump = jump.max(before.saturating_sub(floor));
+            before = floor;
+            while block.index < begins {
+                place = place.checked_sub(1)?;
+                begins -= width;
             }
-            before = Some(floor);
-            let place = ((block.index - oldest) / width) as usize;
-            let part = parts.get_mut(place)?;
-            part.floor = if part.samples == 0 { floor } else { part.floor.min(floor) };
-            part.ceiling = part.ceiling.max(ceiling);
-            part.samples += u32::from(samples);
+            *counts.get_mut(place)? += u32::from(samples);
+            let (low, high) = (floors.get_mut(place)?, ceilings.get_mut(place)?);
+            *low = (*low).min(floor);
+            *high = (*high).max(ceiling);
+        }
+        let bytes = |kib: u32| f64::from(kib) * 1024.0;
+        let mut parts = [Part::default(); PARTS];
+        for (part, ((samples, floor), ceiling)) in parts.iter_mut().zip(counts.into_iter().zip(floors).zip(ceilings)) {
+            if samples > 0 {
+                *part = Part { samples, floor: bytes(floor), ceiling: bytes(ceiling) };
+            }
         }
         let start = f64::from(oldest) * f64::from(seconds);
-        Some(Self { start, part: f64::from(seconds) * f64::from(width), parts, count, jump })
+        Some(Self { start, part: f64::from(seconds) * f64::from(width), parts, count, jump: bytes(jump) })
     }
 
     /// Seconds from the oldest to the newest part's end.

@@ -100,6 +100,11 @@ impl Ring {
         self.blocks.back()
     }
 
+    /// How many blocks end before the stretch numbered `index` begins.
+    pub fn until(&self, index: u32) -> usize {
+        self.blocks.partition_point(|block| block.index < index)
+    }
+
     pub(super) fn footprint(&self) -> usize {
         self.blocks.capacity() * size_of::<Block>()
     }

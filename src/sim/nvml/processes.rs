@@ -115,7 +115,7 @@ mod tests {
         };
         let state =
             State { boot: 1, driver_version: "sim".into(), caller_pid, faults: Vec::new(), devices: vec![device] };
-        Target { state, index: 0, slot: None }
+        Target { state: state.into(), index: 0, slot: None }
     }
 
     fn pids(target: &Target) -> Vec<u32> {

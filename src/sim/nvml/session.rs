@@ -5,7 +5,7 @@
 
 use std::ffi::c_uint;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ static SESSION: Mutex<Session> = Mutex::new(Session { users: 0, generation: 0, b
 
 /// A device or MIG instance as a handle names it, with the state it was looked up in.
 pub struct Target {
-    pub state: State,
+    pub state: Arc<State>,
     pub index: usize,
     pub slot: Option<usize>,
 }
@@ -92,7 +92,7 @@ pub fn shutdown() -> Result<(), Code> {
 }
 
 /// The driver's state, for calls that concern no device.
-pub fn state() -> Result<State, Code> {
+pub fn state() -> Result<Arc<State>, Code> {
     refuse(None).map_err(|code| if code == Code::GpuIsLost { Code::DriverNotLoaded } else { code })
 }
 
@@ -125,7 +125,7 @@ pub fn target(handle: Handle) -> Result<Target, Code> {
 }
 
 /// The state, unless a fault of the device (or, without one, of all devices) ends every call. Hangs where it is to.
-pub fn refuse(device: Option<usize>) -> Result<State, Code> {
+pub fn refuse(device: Option<usize>) -> Result<Arc<State>, Code> {
     loop {
         let state = ask()?;
         if has(&state, device, Fault::Hung) {
@@ -153,14 +153,14 @@ fn has(state: &State, device: Option<usize>, fault: Fault) -> bool {
     state.faults.contains(&fault) || own.is_some_and(|device| device.faults.contains(&fault))
 }
 
-fn ask() -> Result<State, Code> {
+fn ask() -> Result<Arc<State>, Code> {
     let mut session = lock();
     if session.users == 0 {
         return Err(Code::Uninitialized);
     }
     let boot = session.boot;
     let client = session.client.as_mut().ok_or(Code::GpuIsLost)?;
-    match client.state() {
+    match client.news() {
         Ok(state) if state.boot == boot => Ok(state),
         Ok(_) => Err(Code::GpuIsLost),
         Err(error) => {

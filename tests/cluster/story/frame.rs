@@ -9,6 +9,7 @@ use k8s_openapi::api::events::v1::Event;
 use kube::api::{Api, ListParams};
 
 use gpumem::api::names::metric;
+use gpumem::api::policy::{ActionType, GpuMemoryPolicy};
 
 use super::plan::{Plan, Role};
 use super::scrape::{Sample, metrics};
@@ -27,6 +28,8 @@ pub struct Frame {
     pub gpus: BTreeMap<String, (f64, f64)>,
     /// Our Events in the cast's namespace: (object, reason, note).
     pub events: Vec<(String, String, String)>,
+    /// UIDs of the pods that the policy's status says were evicted. A pod can be gone between two looks.
+    pub evicted: Vec<String>,
 }
 
 /// A pod of the cast.
@@ -92,6 +95,7 @@ impl Observer {
             }
         }
         frame.events = self.events().await?;
+        frame.evicted = self.evicted().await?;
         Ok(frame)
     }
 
@@ -145,6 +149,16 @@ impl Observer {
             risk: value(metric::CONTAINER_RISK, ("", "")),
             name,
         })
+    }
+
+    async fn evicted(&self) -> Result<Vec<String>> {
+        let policies: Api<GpuMemoryPolicy> = Api::namespaced(self.client.clone(), &self.namespace);
+        let listed = policies.list(&ListParams::default()).await?.items;
+        let actions = listed.into_iter().filter_map(|policy| policy.status).flat_map(|status| status.recent_actions);
+        Ok(actions
+            .filter(|action| action.action == ActionType::Evict && !action.dry_run && action.outcome == "Succeeded")
+            .map(|action| action.pod_uid)
+            .collect())
     }
 
     async fn events(&self) -> Result<Vec<(String, String, String)>> {

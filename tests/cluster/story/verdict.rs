@@ -66,6 +66,9 @@ impl Story {
             self.lives.entry(pod.uid.clone()).or_insert_with(|| Life::new(frame.at, pod)).take(frame.at, pod);
         }
         for (uid, life) in &mut self.lives {
+            if frame.evicted.contains(uid) {
+                life.disrupted.get_or_insert_with(|| (frame.at, "Evict Succeeded".to_owned()));
+            }
             if life.gone.is_none() && frame.pods.iter().all(|pod| pod.uid != *uid) {
                 life.gone = Some(frame.at);
             }
@@ -153,7 +156,9 @@ impl Story {
         );
         let evicted = guarded.and_then(|life| life.disrupted.clone());
         say(
-            evicted.as_ref().is_some_and(|(_, reason)| reason == "EvictionByEvictionAPI"),
+            evicted
+                .as_ref()
+                .is_some_and(|(_, reason)| reason == "EvictionByEvictionAPI" || reason == "Evict Succeeded"),
             evicted.map_or_else(
                 || "trainer-guarded was not evicted".to_owned(),
                 |(at, reason)| format!("trainer-guarded: evicted at {} s ({reason})", at.as_secs()),

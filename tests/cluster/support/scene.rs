@@ -32,7 +32,7 @@ impl<'a> Scene<'a> {
         let namespaces: Api<Namespace> = Api::all(world.client.clone());
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
         namespaces.patch(namespace, &PatchParams::apply("test"), &Patch::Apply(&object)).await?;
-        until("the default service account", Duration::from_secs(30), || async {
+        until("the default service account", Duration::from_mins(2), || async {
             let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> = scene.api();
             Ok(accounts.get_opt("default").await?)
         })
