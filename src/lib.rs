@@ -16,7 +16,7 @@
 //!
 //! | folder | what it is | may use |
 //! |---|---|---|
-//! | `src/engine` (crate) | the pure core: attribution, series, forecast, risk, decision, estimate | nothing but serde |
+//! | `src/engine` (crate) | the pure core: attribution, series, forecast, risk, decision, estimate | serde, serde_json, thiserror |
 //! | `src/api` | wire types: custom resources, `/v1/usage`, names | engine |
 //! | `src/agent` | reads the driver on every GPU node, serves `/metrics` and `/v1/usage` | engine, api |
 //! | `src/controller` | pulls agents, forecasts, decides, acts, reports | engine, api |
@@ -30,7 +30,7 @@
 //! # What is absent on purpose
 //!
 //! 1. The engine never reads a clock, a file, the environment or a lock (`src/engine/.clippy.toml`, `tests/it/tidy.rs`).
-//! 2. The agent never writes to the API (its ClusterRole has no writing verb: `tests/it/tidy.rs`).
+//! 2. The agent never writes to the API (its ClusterRole has no writing verb: `tests/cluster/chart.sh`).
 //! 3. A failed driver query never looks like an idle GPU: it is [`Reading::Failed`](gpumem_engine::sample::Reading), and its
 //!    series are absent (`src/engine/attribution/tests.rs`).
 //! 4. An eviction needs a `RecordedIntent`, which only a compare-and-swap of the ledger
