@@ -3,11 +3,16 @@
 
 use std::time::Duration;
 
-use gpumem_engine::policy::{Actions, Budget, Disruption, Mode, Policy, PolicyKey, Prediction, Protection};
+use gpumem_engine::policy::{
+    self, Actions, Budget, Ceiling, Checkpoint, Disruption, GrowthLimit, Mode, Policy, PolicyKey, Prediction,
+    Protection, Resume, Scale,
+};
 use gpumem_engine::quantity::Bytes;
 
 use super::policy::{
-    ActionType, DisruptionSpec, GpuMemoryPolicySpec, Memory, MemoryBudget, PolicyMode, PredictionSpec, ProtectedKind,
+    ActionSpec, ActionType, CheckpointNeed, CheckpointSpec, DisruptionSpec, Enforcement, GpuMemoryPolicySpec,
+    GrowthLimitSpec, Memory, MemoryBudget, OnTimeout, PolicyMode, PredictionSpec, ProtectedKind, ResumeWhen, ScaleSpec,
+    ScaleVia,
 };
 
 /// A field that cannot be used as it stands.
@@ -28,7 +33,8 @@ impl Rejection {
 
 /// Reads a spec. `max_mode` is the administrator's brake: a mode above it is lowered to it.
 pub fn policy(key: PolicyKey, spec: &GpuMemoryPolicySpec, max_mode: Mode) -> Result<Policy, Rejection> {
-    let GpuMemoryPolicySpec { mode, paused, precedence, target, memory, prediction, actions, disruption } = spec;
+    let GpuMemoryPolicySpec { mode, paused, precedence, target, memory, prediction, actions, growth_limit, disruption } =
+        spec;
     if target.pod_selector.is_some() == target.owner_ref.is_some() {
         return Err(Rejection::new("spec.target", "give exactly one of podSelector and ownerRef"));
     }
@@ -42,12 +48,91 @@ pub fn policy(key: PolicyKey, spec: &GpuMemoryPolicySpec, max_mode: Mode) -> Res
         budget,
         headroom,
         prediction: read_prediction(prediction)?,
-        actions: Actions {
-            notify: actions.iter().any(|action| action.action == ActionType::Notify),
-            evict: actions.iter().any(|action| action.action == ActionType::Evict),
-        },
+        actions: read_actions(actions)?,
+        growth: growth_limit.as_ref().map(read_growth).transpose()?,
         disruption: read_disruption(disruption)?,
     })
+}
+
+fn read_actions(specs: &[ActionSpec]) -> Result<Actions, Rejection> {
+    let mut actions = Actions::default();
+    for spec in specs {
+        match spec.action {
+            ActionType::Notify => actions.notify = true,
+            ActionType::LimitGrowth => actions.limit_growth = true,
+            ActionType::Scale => actions.scale = Some(read_scale(spec.scale.unwrap_or_default())?),
+            ActionType::Checkpoint => {
+                actions.checkpoint = Some(read_checkpoint(spec.checkpoint.unwrap_or_default())?);
+            }
+            ActionType::SuspendToHost => actions.suspend_to_host = true,
+            ActionType::SuspendWorkload => {
+                let resume = match spec.suspend_workload.unwrap_or_default().resume {
+                    ResumeWhen::AfterCooldown => Resume::AfterCooldown,
+                    ResumeWhen::Manual => Resume::Manual,
+                };
+                actions.suspend_workload = Some(resume);
+            }
+            ActionType::Evict => actions.evict = true,
+        }
+    }
+    Ok(actions)
+}
+
+fn read_scale(ScaleSpec { via, step, max_replicas }: ScaleSpec) -> Result<Scale, Rejection> {
+    let max_replicas = match (via, max_replicas) {
+        (ScaleVia::Replicas, None) => {
+            return Err(Rejection::new("spec.actions.scale.maxReplicas", "via Replicas needs it"));
+        }
+        (ScaleVia::Metrics, None) => u32::MAX,
+        (_, Some(max)) => count("spec.actions.scale.maxReplicas", max)?,
+    };
+    let via = match via {
+        ScaleVia::Metrics => policy::ScaleVia::Metrics,
+        ScaleVia::Replicas => policy::ScaleVia::Replicas,
+    };
+    Ok(Scale { via, step: count("spec.actions.scale.step", step)?, max_replicas })
+}
+
+fn read_checkpoint(
+    CheckpointSpec { timeout_seconds, need, on_timeout }: CheckpointSpec,
+) -> Result<Checkpoint, Rejection> {
+    Ok(Checkpoint {
+        timeout: seconds("spec.actions.checkpoint.timeoutSeconds", timeout_seconds)?,
+        need: match need {
+            CheckpointNeed::Required => policy::CheckpointNeed::Required,
+            CheckpointNeed::BestEffort => policy::CheckpointNeed::BestEffort,
+        },
+        on_timeout: match on_timeout {
+            OnTimeout::Skip => policy::OnTimeout::Skip,
+            OnTimeout::Proceed => policy::OnTimeout::Proceed,
+        },
+    })
+}
+
+fn read_growth(
+    GrowthLimitSpec { ceiling, max_per_minute, enforcement }: &GrowthLimitSpec,
+) -> Result<GrowthLimit, Rejection> {
+    if ceiling.is_none() && max_per_minute.is_none() {
+        return Err(Rejection::new("spec.growthLimit", "give ceiling, maxPerMinute or both"));
+    }
+    Ok(GrowthLimit {
+        ceiling: ceiling.as_deref().map(read_ceiling).transpose()?,
+        per_minute: max_per_minute.as_deref().map(|text| size("spec.growthLimit.maxPerMinute", text)).transpose()?,
+        enforcement: match enforcement {
+            Enforcement::Advise => policy::Enforcement::Advise,
+            Enforcement::Cooperative => policy::Enforcement::Cooperative,
+            Enforcement::Kernel => policy::Enforcement::Kernel,
+        },
+    })
+}
+
+fn read_ceiling(text: &str) -> Result<Ceiling, Rejection> {
+    const FIELD: &str = "spec.growthLimit.ceiling";
+    let Some(percent) = text.strip_suffix('%') else { return size(FIELD, text).map(Ceiling::Size) };
+    match percent.parse() {
+        Ok(percent @ 1..=100) => Ok(Ceiling::Percent(percent)),
+        _ => Err(Rejection::new(FIELD, format!("`{text}` is not a share; write it like 50%, from 1% to 100%"))),
+    }
 }
 
 fn read_mode(mode: PolicyMode) -> Mode {
@@ -168,7 +253,7 @@ mod tests {
     fn the_shortest_policy_observes_with_the_documented_defaults() {
         let policy = convert(json!({"target": {"podSelector": {"matchLabels": {"app": "t"}}}})).unwrap();
         assert_eq!(policy.mode, Mode::Observe);
-        assert_eq!(policy.actions, Actions { notify: true, evict: false });
+        assert_eq!(policy.actions, Actions { notify: true, ..Actions::default() });
         assert_eq!(policy.prediction.horizon, Duration::from_mins(15));
         assert_eq!(policy.headroom, Bytes::mib(512));
         assert!(policy.disruption.require_budget);

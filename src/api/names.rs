@@ -12,6 +12,17 @@ pub const REPORTER: &str = "gpumem.dev/controller";
 /// Owner's opt-out on a pod or namespace: `Disabled` stops every action; any other value but `Enabled` counts as a pause.
 pub const ANNOTATION_ACTIONS: &str = "gpumem.dev/actions";
 
+/// On a pod: id of our request to save its work. Written by the controller.
+pub const ANNOTATION_CHECKPOINT_REQUEST: &str = "gpumem.dev/checkpoint-request";
+/// On a pod: until when the request waits, RFC 3339. Written by the controller.
+pub const ANNOTATION_CHECKPOINT_DEADLINE: &str = "gpumem.dev/checkpoint-deadline";
+/// On a pod: id of the request that was fulfilled. Written by the application.
+pub const ANNOTATION_CHECKPOINT_DONE: &str = "gpumem.dev/checkpoint-done";
+/// On a pod template: what the container will run, for the estimate that the forecast starts from.
+pub const ANNOTATION_WORKLOAD: &str = "gpumem.dev/workload";
+/// On a workload that we suspended: id of the action. Nobody else's suspension is ever lifted.
+pub const ANNOTATION_SUSPENDED: &str = "gpumem.dev/suspended";
+
 /// Common name in the controller's client certificate: agents serve `/v1/usage` to nobody else.
 pub const CONTROLLER_TLS_NAME: &str = "gpumem-controller";
 /// DNS name in the agents' server certificate: the controller believes nobody else.

@@ -1,4 +1,4 @@
-//! Takes the one action there is: asks the Eviction API to remove a pod.
+//! Takes an action; so far the one of asking the Eviction API to remove a pod.
 //!
 //! Flows in: a [`RecordedIntent`], which cannot be had without having stood in the ledger. Flows out: an [`Outcome`]. Just
 //! before the call everything that the decision rested on is read again: the pod, its namespace, its policy, its budgets,

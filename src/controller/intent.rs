@@ -1,6 +1,6 @@
 //! The fence: an action is recorded by compare-and-swap in the ledger ConfigMap before it is taken, and closed after.
 //!
-//! Flows in: a decision to evict, and the ledger as it was read for that decision. Flows out: a [`RecordedIntent`], the only
+//! Flows in: a decision to act, and the ledger as it was read for that decision. Flows out: a [`RecordedIntent`], the only
 //! thing `act::evict` takes; only [`record`] makes one. At most one intent is open at any time, of all leaders together:
 //! whoever finds one settles it first ([`settle`]). A ledger that cannot be read is never written over, and no intent can
 //! be recorded in it.
@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gpumem_engine::decision::Evict;
+use gpumem_engine::decision::Act;
 use gpumem_engine::pacing::Stamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
@@ -117,34 +117,35 @@ pub async fn read(ctx: &Context) -> Result<Ledger, Error> {
     Ok(Ledger::of(found))
 }
 
-/// Records the intent to evict, if the ledger is still the one that was read, and nothing in it is open.
+/// Records the intent to act, if the ledger is still the one that was read, and nothing in it is open.
 pub async fn record(
     ctx: &Context,
     ledger: Ledger,
     policy: PolicyRef,
     policy_generation: i64,
-    evict: &Evict,
+    act: &Act,
     settle_seconds: u64,
     now: &Now,
 ) -> Result<RecordedIntent, Error> {
     let created = now.later();
     let intent = Intent {
-        id: id(created, evict),
+        id: id(created, act),
         policy,
-        workload: (&evict.workload).into(),
-        namespace: evict.pod.namespace.clone(),
-        pod: evict.pod.name.clone(),
-        pod_uid: evict.pod.uid.clone(),
-        node: evict.pod.node.clone(),
-        container: evict.container.clone(),
-        device: evict.device.clone(),
-        action: ledger::Action::Evict,
-        reason: super::report::shorten(&evict.reason, 300),
+        workload: (&act.workload).into(),
+        namespace: act.pod.namespace.clone(),
+        pod: act.pod.name.clone(),
+        pod_uid: act.pod.uid.clone(),
+        node: act.pod.node.clone(),
+        container: act.container.clone(),
+        device: act.device.clone(),
+        action: ledger::Action::of(&act.step),
+        blast: act.blast,
+        reason: super::report::shorten(&act.reason, 300),
         holder: ctx.identity.clone(),
         created: rfc3339(created),
         deadline: rfc3339(created + DEADLINE),
         settle_seconds,
-        dry_run: evict.dry_run,
+        dry_run: act.dry_run,
     };
     let mut state = ledger.state.clone().map_err(Error::Malformed)?;
     if let Some(open) = state.intents.first() {
@@ -155,7 +156,7 @@ pub async fn record(
     }
     state.intents.push(intent.clone());
     write(ctx, &ledger, &state).await?;
-    Ok(RecordedIntent { intent, policy_generation, fresh_until: evict.fresh_until, send_by: created + SEND_WITHIN })
+    Ok(RecordedIntent { intent, policy_generation, fresh_until: act.fresh_until, send_by: created + SEND_WITHIN })
 }
 
 /// How an intent is closed.
@@ -245,7 +246,7 @@ fn api(ctx: &Context) -> Api<ConfigMap> {
 }
 
 /// Unique without chance: one intent at a time is open, and a pod gets one in any second.
-fn id(created: Stamp, evict: &Evict) -> String {
-    let uid: String = evict.pod.uid.as_str().chars().take(13).collect();
+fn id(created: Stamp, act: &Act) -> String {
+    let uid: String = act.pod.uid.as_str().chars().take(13).collect();
     format!("{:x}-{uid}", created.0)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::forecast::{Forecast, Outlook};
 use crate::identity::{DeviceKey, PodUid};
 use crate::pacing::{Brake, Candidate, Deed, DeedState, Deeds, Group, Stamp, WorkloadUid};
-use crate::policy::{Mode, Policy};
+use crate::policy::{Mode, Policy, Resume, Rung};
 use crate::quantity::Bytes;
 use crate::risk::Level;
 
@@ -100,8 +100,8 @@ pub struct Standing {
 pub enum Decision {
     /// Tell people.
     Notify(Notify),
-    /// Ask the Eviction API to remove the pod.
-    Evict(Evict),
+    /// Take one step.
+    Act(Act),
     /// The policy wants an action, and it is not taken.
     Hold {
         /// The pod.
@@ -128,9 +128,11 @@ pub struct Notify {
     pub reason: String,
 }
 
-/// See [`Decision::Evict`].
+/// See [`Decision::Act`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Evict {
+pub struct Act {
+    /// What is to be done.
+    pub step: Step,
     /// The pod.
     pub pod: PodRef,
     /// Its workload.
@@ -147,6 +149,67 @@ pub struct Evict {
     pub dry_run: bool,
     /// After this the samples are too old to act on.
     pub fresh_until: Stamp,
+    /// Pods that stop by it, this one included; 0 where none does.
+    pub blast: u32,
+}
+
+/// What an [`Act`] does: one call to the API each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Write `/scale`.
+    Scale {
+        /// Replicas it was decided on.
+        from: u32,
+        /// Replicas it should have.
+        to: u32,
+    },
+    /// Ask the application to save its work, by annotations on the pod.
+    RequestCheckpoint {
+        /// How long it has.
+        timeout: Duration,
+    },
+    /// Take the request back: the risk is over.
+    WithdrawCheckpoint {
+        /// Id of the request.
+        id: String,
+    },
+    /// Freeze the container and move its GPU memory to host memory.
+    SuspendToHost,
+    /// Suspend the workload that owns the pod.
+    SuspendWorkload {
+        /// When it goes on.
+        resume: Resume,
+    },
+    /// Let a workload that we suspended go on.
+    ResumeWorkload,
+    /// Ask the Eviction API to remove the pod.
+    Evict,
+}
+
+impl Step {
+    /// The rung it belongs to.
+    pub const fn rung(&self) -> Rung {
+        match self {
+            Self::Scale { .. } => Rung::Scale,
+            Self::RequestCheckpoint { .. } | Self::WithdrawCheckpoint { .. } => Rung::Checkpoint,
+            Self::SuspendToHost => Rung::SuspendToHost,
+            Self::SuspendWorkload { .. } | Self::ResumeWorkload => Rung::SuspendWorkload,
+            Self::Evict => Rung::Evict,
+        }
+    }
+
+    /// Name in records, Events and metrics: a closed set.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Scale { .. } => "Scale",
+            Self::RequestCheckpoint { .. } => "Checkpoint",
+            Self::WithdrawCheckpoint { .. } => "WithdrawCheckpoint",
+            Self::SuspendToHost => "SuspendToHost",
+            Self::SuspendWorkload { .. } => "SuspendWorkload",
+            Self::ResumeWorkload => "ResumeWorkload",
+            Self::Evict => "Evict",
+        }
+    }
 }
 
 /// A risk that lasts is told again after this long: Events live for an hour by default.
@@ -171,7 +234,7 @@ pub fn decide(now: Stamp, policy: &Policy, views: &[View], deeds: &Deeds) -> Vec
         decisions.push(match permit(now, policy, view, &deeds) {
             Ok(dry_run) => {
                 deeds.deeds.push(deed(now, policy, view, dry_run));
-                Decision::Evict(evict(now, policy, view, dry_run))
+                Decision::Act(evict(now, policy, view, dry_run))
             }
             Err(why) => Decision::Hold { pod: view.pod.clone(), workload: view.workload.clone(), why },
         });
@@ -237,8 +300,9 @@ fn notify(view: &View) -> Notify {
     }
 }
 
-fn evict(now: Stamp, policy: &Policy, view: &View, dry_run: bool) -> Evict {
-    Evict {
+fn evict(now: Stamp, policy: &Policy, view: &View, dry_run: bool) -> Act {
+    Act {
+        step: Step::Evict,
         pod: view.pod.clone(),
         workload: view.workload.clone(),
         container: view.container.clone(),
@@ -247,6 +311,7 @@ fn evict(now: Stamp, policy: &Policy, view: &View, dry_run: bool) -> Evict {
         reason: view.forecast.reason.clone(),
         dry_run,
         fresh_until: now + policy.prediction.max_sample_age.saturating_sub(view.sample_age),
+        blast: 1,
     }
 }
 

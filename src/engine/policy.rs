@@ -46,6 +46,8 @@ pub struct Policy {
     pub prediction: Prediction,
     /// Rungs the policy allows.
     pub actions: Actions,
+    /// How far a container may grow, where the policy says.
+    pub growth: Option<GrowthLimit>,
     /// Restraint.
     pub disruption: Disruption,
 }
@@ -84,13 +86,143 @@ pub struct Prediction {
     pub warm_up: Duration,
 }
 
+/// The rungs of the ladder, mildest first: the order of the variants is the order in which they are considered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rung {
+    /// Tell people.
+    Notify,
+    /// Limit how far the container may grow.
+    LimitGrowth,
+    /// Change the number of replicas, or export what an autoscaler needs to.
+    Scale,
+    /// Ask the application to save its work.
+    Checkpoint,
+    /// Move the container's GPU memory to host memory, its processes frozen.
+    SuspendToHost,
+    /// Suspend the Job the pod belongs to.
+    SuspendWorkload,
+    /// Evict the pod.
+    Evict,
+}
+
 /// Rungs the policy allows; each is opt-in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Actions {
-    /// Write Events on pod and policy.
+    /// Write Events on pod, owner and policy.
     pub notify: bool,
+    /// Hold the container to [`Policy::growth`].
+    pub limit_growth: bool,
+    /// Change replicas.
+    pub scale: Option<Scale>,
+    /// Ask for a checkpoint before the workload is suspended or the pod is evicted.
+    pub checkpoint: Option<Checkpoint>,
+    /// Move GPU memory to host memory.
+    pub suspend_to_host: bool,
+    /// Suspend the Job.
+    pub suspend_workload: Option<Resume>,
     /// Evict the pod through the Eviction API.
     pub evict: bool,
+}
+
+impl Actions {
+    /// Whether anything is allowed besides telling people.
+    pub const fn act(&self) -> bool {
+        self.limit_growth
+            || self.scale.is_some()
+            || self.checkpoint.is_some()
+            || self.suspend_to_host
+            || self.suspend_workload.is_some()
+            || self.evict
+    }
+}
+
+/// How replicas are changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scale {
+    /// Whether we write replicas, or leave it to an autoscaler that reads our metrics.
+    pub via: ScaleVia,
+    /// Replicas to add at once, each time.
+    pub step: u32,
+    /// Never more replicas than this.
+    pub max_replicas: u32,
+}
+
+/// See [`Scale::via`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScaleVia {
+    /// HPA or KEDA reads our metrics; we write nothing.
+    Metrics,
+    /// We apply `/scale`, without force, and only where nobody else owns `spec.replicas`.
+    Replicas,
+}
+
+/// How a checkpoint is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// How long to wait for the acknowledgement.
+    pub timeout: Duration,
+    /// Whether a workload that leaves no time for it may be acted on without.
+    pub need: CheckpointNeed,
+    /// What follows when nobody acknowledges in time.
+    pub on_timeout: OnTimeout,
+}
+
+/// See [`Checkpoint::need`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckpointNeed {
+    /// No disruptive action without it.
+    Required,
+    /// Where the OOM is nearer than `timeout`, act without it.
+    BestEffort,
+}
+
+/// See [`Checkpoint::on_timeout`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnTimeout {
+    /// Leave the pod alone.
+    Skip,
+    /// Act without it.
+    Proceed,
+}
+
+/// When a suspended workload goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resume {
+    /// We resume it when its cool-down ends.
+    AfterCooldown,
+    /// Its owner does.
+    Manual,
+}
+
+/// How far a container may grow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GrowthLimit {
+    /// Never beyond this.
+    pub ceiling: Option<Ceiling>,
+    /// Never faster than this many bytes a minute.
+    pub per_minute: Option<Bytes>,
+    /// Who enforces it.
+    pub enforcement: Enforcement,
+}
+
+/// See [`GrowthLimit::ceiling`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Ceiling {
+    /// A size.
+    Size(Bytes),
+    /// Percent of the device, 1 to 100.
+    Percent(u32),
+}
+
+/// See [`GrowthLimit::enforcement`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enforcement {
+    /// Say where the limit would be.
+    Advise,
+    /// The hook in the process obeys.
+    Cooperative,
+    /// The driver refuses allocations beyond it.
+    Kernel,
 }
 
 /// Restraint of one policy.

@@ -280,6 +280,11 @@ fn would(policy: &GpuMemoryPolicy, level: Level) -> String {
         .iter()
         .map(|action| match action.action {
             ActionType::Notify => "Notify (Events on pod and policy)".to_owned(),
+            ActionType::LimitGrowth => "LimitGrowth (hold it to growthLimit)".to_owned(),
+            ActionType::Scale => "Scale (more replicas)".to_owned(),
+            ActionType::Checkpoint => "Checkpoint (ask it to save its work)".to_owned(),
+            ActionType::SuspendToHost => "SuspendToHost (move its GPU memory to host memory)".to_owned(),
+            ActionType::SuspendWorkload => "SuspendWorkload (suspend its Job)".to_owned(),
             ActionType::Evict => "Evict through the Eviction API".to_owned(),
         })
         .collect();

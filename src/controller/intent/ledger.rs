@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gpumem_engine::decision::Workload;
+use gpumem_engine::decision::{Step, Workload};
 use gpumem_engine::identity::{DeviceKey, PodUid};
 use gpumem_engine::pacing::{Brake, Deed, DeedState, Stamp, WorkloadUid};
-use gpumem_engine::policy::PolicyKey;
+use gpumem_engine::policy::{PolicyKey, Resume};
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde::{Deserialize, Serialize};
 
-use crate::api::policy::{ActionRecord, WorkloadRef};
+use crate::api::policy::{ActionRecord, ActionType, WorkloadRef};
 use crate::controller::now::parse_rfc3339;
 
 /// Key of the open intents.
@@ -81,6 +81,9 @@ pub struct Intent {
     pub device: DeviceKey,
     /// What is to be done.
     pub action: Action,
+    /// Pods that stop by it.
+    #[serde(default = "one_pod")]
+    pub blast: u32,
     /// Why.
     pub reason: String,
     /// Who recorded it.
@@ -96,10 +99,69 @@ pub struct Intent {
 }
 
 /// See [`Intent::action`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
+    /// `/scale` from one number of replicas to another.
+    Scale {
+        /// Replicas when it was decided.
+        from: u32,
+        /// Replicas it should have.
+        to: u32,
+    },
+    /// A request for a checkpoint.
+    RequestCheckpoint {
+        /// Seconds the application has.
+        timeout_seconds: u64,
+    },
+    /// The request with this id taken back.
+    WithdrawCheckpoint {
+        /// Id of the request.
+        id: String,
+    },
+    /// GPU memory moved to host memory.
+    SuspendToHost,
+    /// The workload suspended.
+    SuspendWorkload {
+        /// Whether we let it go on after its cool-down; otherwise its owner does.
+        resume_after_cooldown: bool,
+    },
+    /// A workload that we suspended goes on.
+    ResumeWorkload,
     /// The Eviction API.
     Evict,
+}
+
+impl Action {
+    /// As records name it.
+    pub const fn kind(&self) -> ActionType {
+        match self {
+            Self::Scale { .. } => ActionType::Scale,
+            Self::RequestCheckpoint { .. } | Self::WithdrawCheckpoint { .. } => ActionType::Checkpoint,
+            Self::SuspendToHost => ActionType::SuspendToHost,
+            Self::SuspendWorkload { .. } | Self::ResumeWorkload => ActionType::SuspendWorkload,
+            Self::Evict => ActionType::Evict,
+        }
+    }
+
+    /// What is recorded of a step.
+    pub fn of(step: &Step) -> Self {
+        match step {
+            Step::Scale { from, to } => Self::Scale { from: *from, to: *to },
+            Step::RequestCheckpoint { timeout } => Self::RequestCheckpoint { timeout_seconds: timeout.as_secs() },
+            Step::WithdrawCheckpoint { id } => Self::WithdrawCheckpoint { id: id.clone() },
+            Step::SuspendToHost => Self::SuspendToHost,
+            Step::SuspendWorkload { resume } => {
+                Self::SuspendWorkload { resume_after_cooldown: *resume == Resume::AfterCooldown }
+            }
+            Step::ResumeWorkload => Self::ResumeWorkload,
+            Step::Evict => Self::Evict,
+        }
+    }
+}
+
+/// Ledgers of versions that only evicted do not say it.
+const fn one_pod() -> u32 {
+    1
 }
 
 /// A policy by name.

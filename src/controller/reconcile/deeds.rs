@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpumem_engine::decision::{Decision, Evict, Workload};
+use gpumem_engine::decision::{Act, Decision, Workload};
 use gpumem_engine::pacing::{Brake, Deeds, Stamp};
 use gpumem_engine::policy::{Disruption, Mode};
 use tracing::{info, warn};
 
 use crate::api::convert;
-use crate::api::policy::{ActionRecord, ActionType, GpuMemoryPolicy};
+use crate::api::policy::{ActionRecord, GpuMemoryPolicy};
 use crate::controller::act::{self, Outcome};
 use crate::controller::context::Context;
 use crate::controller::intent::{self, Closing, Intent, Ledger, LedgerDeed, PolicyRef, Settled};
@@ -42,7 +42,7 @@ impl Done {
         let message = format!("container {container} on {device}: {reason}; {}", self.outcome.explain());
         ActionRecord {
             id: id.clone(),
-            action: ActionType::Evict,
+            action: self.intent.action.kind(),
             time: rfc3339(self.at),
             pod: self.intent.pod.clone(),
             pod_uid: self.intent.pod_uid.as_str().to_owned(),
@@ -180,12 +180,11 @@ pub async fn carry_out(
     }
     let evictions = observed.iter().zip(decisions).flat_map(|(one, decisions)| {
         decisions.iter().filter_map(move |decision| match decision {
-            Decision::Evict(evict) => Some((one, evict)),
+            Decision::Act(evict) => Some((one, evict)),
             Decision::Notify(_) | Decision::Hold { .. } => None,
         })
     });
-    let most_urgent =
-        |(_, evict): &(&Observed, &Evict)| (evict.expected_in.unwrap_or(Duration::MAX), evict.pod.clone());
+    let most_urgent = |(_, evict): &(&Observed, &Act)| (evict.expected_in.unwrap_or(Duration::MAX), evict.pod.clone());
     let (one, evict) = evictions.min_by_key(most_urgent)?;
     let policy = one.policy.as_ref().ok()?;
     memory.last_call = Some(now.stamp);

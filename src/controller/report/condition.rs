@@ -164,7 +164,7 @@ fn allowed(policy: &Policy, decisions: &[Decision], done: &[&Done], brake: &Brak
     }
     let mut holds = decisions.iter().filter_map(|decision| match decision {
         Decision::Hold { pod, why, .. } => Some((pod, why)),
-        Decision::Notify(_) | Decision::Evict(_) => None,
+        Decision::Notify(_) | Decision::Act(_) => None,
     });
     // A pod that is ending already is the least interesting of them.
     if let Some((pod, why)) = holds.clone().find(|(_, why)| **why != Hold::PodTerminating).or_else(|| holds.next()) {
@@ -185,7 +185,7 @@ fn allowed(policy: &Policy, decisions: &[Decision], done: &[&Done], brake: &Brak
 fn effective(decisions: &[Decision], recent: &[ActionRecord]) -> Finding {
     let exhausted = decisions.iter().find_map(|decision| match decision {
         Decision::Hold { workload, why: why @ Hold::AttemptsExhausted { .. }, .. } => Some((workload, why)),
-        Decision::Hold { .. } | Decision::Notify(_) | Decision::Evict(_) => None,
+        Decision::Hold { .. } | Decision::Notify(_) | Decision::Act(_) => None,
     });
     if let Some((workload, why)) = exhausted {
         return Finding("False", why.reason(), format!("{} {}: {why}", workload.kind, workload.name));

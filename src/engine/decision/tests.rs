@@ -31,7 +31,8 @@ fn policy(mode: Mode) -> Policy {
             max_sample_age: Duration::from_secs(30),
             warm_up: Duration::from_mins(10),
         },
-        actions: Actions { notify: false, evict: true },
+        actions: Actions { evict: true, ..Actions::default() },
+        growth: None,
         disruption: Disruption {
             max_concurrent: 1,
             max_per_hour: 2,
@@ -83,7 +84,7 @@ fn evicted(decisions: &[Decision]) -> Vec<&str> {
     decisions
         .iter()
         .filter_map(|decision| match decision {
-            Decision::Evict(evict) => Some(evict.pod.name.as_str()),
+            Decision::Act(evict) => Some(evict.pod.name.as_str()),
             Decision::Notify(_) | Decision::Hold { .. } => None,
         })
         .collect()
@@ -185,7 +186,7 @@ fn a_dry_run_is_decided_like_an_act_but_its_deeds_count_apart() {
     deeds.histories.insert(WorkloadUid("w".into()), History { past: vec![past] });
     let views = [at_risk("a", "w", 60)];
     match decide(NOW, &policy(Mode::DryRun), &views, &deeds).as_slice() {
-        [Decision::Evict(evict)] => assert!(evict.dry_run),
+        [Decision::Act(evict)] => assert!(evict.dry_run),
         other => panic!("{other:?}"),
     }
     assert_eq!(held(&policy(Mode::Enforce), views[0].clone(), &deeds), Hold::Cooldown { until: Stamp(NOW.0 + 900) });
@@ -194,7 +195,7 @@ fn a_dry_run_is_decided_like_an_act_but_its_deeds_count_apart() {
 #[test]
 fn a_risk_is_told_once_and_again_only_after_a_while() {
     let mut telling = policy(Mode::Observe);
-    telling.actions = Actions { notify: true, evict: false };
+    telling.actions = Actions { notify: true, ..Actions::default() };
     let told = |notified| {
         let view = View { notified, ..at_risk("a", "w", 60) };
         decide(NOW, &telling, &[view], &Deeds::default()).len()
@@ -254,7 +255,7 @@ proptest! {
                 ..at_risk(&format!("pod-{pod}-{}", now.0), &format!("w{}", pod / 2), 60 + pod as u64)
             }).collect();
             for decision in decide(now, &policy, &views, &deeds) {
-                let Decision::Evict(evict) = decision else { continue };
+                let Decision::Act(evict) = decision else { continue };
                 prop_assert!(step.ages <= 30, "acted on old data");
                 prop_assert!(now >= deeds.leading_since + policy.prediction.clear_for || deeds.leading_since == Stamp(0));
                 prop_assert!(!evict.pod.uid.as_str().is_empty());
