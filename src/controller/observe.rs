@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpumem_engine::decision::{Hold, PodRef, Standing, View, Workload};
+use gpumem_engine::decision::{CheckpointState, Hold, Levers, PodRef, Standing, View, Workload};
 use gpumem_engine::forecast::{Outlook, Unknown};
 use gpumem_engine::identity::PodUid;
 use gpumem_engine::pacing::{History, WorkloadUid};
@@ -250,7 +250,14 @@ async fn look(
     let history = profile::read(&ctx.read, namespace, top)
         .await
         .map_err(|error| Hold::LedgerUnreadable { why: error.to_string() })?;
-    Ok((Standing { group, ready: facts.ready }, history))
+    let standing = Standing {
+        group,
+        ready: facts.ready,
+        levers: Levers::eviction_only(&top.kind),
+        checkpoint: CheckpointState::NotRequested,
+        grace: Duration::from_secs(30),
+    };
+    Ok((standing, history))
 }
 
 fn is_stale(policy: &Policy, observation: &Observation) -> bool {

@@ -87,12 +87,68 @@ impl View {
 }
 
 /// A pod that may be acted on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// The workload's pods.
     pub group: Group,
     /// Whether this pod is Ready.
     pub ready: bool,
+    /// What its workload lets be done.
+    pub levers: Levers,
+    /// Where the pod stands with a checkpoint.
+    pub checkpoint: CheckpointState,
+    /// How long its processes have between SIGTERM and SIGKILL.
+    pub grace: Duration,
+}
+
+/// What a workload lets be done; each lever that is missing says why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Levers {
+    /// Evicting this pod.
+    pub evict: Result<Blast, Hold>,
+    /// Suspending the workload.
+    pub suspend: Result<Blast, Hold>,
+    /// Changing its replicas: how many it has by its spec.
+    pub scale: Result<u32, Hold>,
+    /// Moving the container's GPU memory to host memory.
+    pub suspend_to_host: Result<(), Hold>,
+}
+
+impl Levers {
+    /// Of a workload whose pods can only be evicted, one at a time.
+    pub fn eviction_only(kind: &str) -> Self {
+        let no = |lever: &'static str| Err(Hold::NoLever { lever, kind: kind.to_owned() });
+        Self {
+            evict: Ok(Blast(1)),
+            suspend: no("suspend").map(|()| Blast(0)),
+            scale: no("scale").map(|()| 0),
+            suspend_to_host: no("suspend to host"),
+        }
+    }
+}
+
+/// Pods that stop when one lever is pulled: budgets count these, not actions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Blast(pub u32);
+
+/// Where a pod stands with a checkpoint, as its annotations say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum CheckpointState {
+    /// Nobody asked.
+    #[default]
+    NotRequested,
+    /// We asked, nobody has answered.
+    Requested {
+        /// Id of the request.
+        id: String,
+        /// Until when it waits.
+        deadline: Stamp,
+    },
+    /// The application answered our request.
+    Done {
+        /// Id of the request.
+        id: String,
+    },
 }
 
 /// What to do about one pod.

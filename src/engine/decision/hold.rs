@@ -130,6 +130,18 @@ pub enum Hold {
         /// How many.
         budgets: u32,
     },
+    /// The workload's kind has no such lever, or it is off.
+    NoLever {
+        /// Which lever.
+        lever: &'static str,
+        /// Kind of the workload.
+        kind: String,
+    },
+    /// Somebody else owns the replicas.
+    ReplicasOwnedByOther {
+        /// Who.
+        by: String,
+    },
     /// What the decision was based on changed before the call.
     Changed {
         /// What changed.
@@ -186,6 +198,8 @@ impl Hold {
             Self::MinAvailable { .. } => "MinAvailable",
             Self::NoBudget => "NoBudget",
             Self::SeveralBudgets { .. } => "SeveralBudgets",
+            Self::NoLever { .. } => "NoLever",
+            Self::ReplicasOwnedByOther { .. } => "ReplicasOwnedByOther",
             Self::Changed { .. } => "ChangedBeforeCall",
         }
     }
@@ -296,6 +310,10 @@ impl fmt::Display for Hold {
                 f,
                 "{budgets} PodDisruptionBudgets select the pod and the Eviction API refuses such pods: leave one"
             ),
+            Self::NoLever { lever, kind } => write!(f, "a {kind} has no lever to {lever}"),
+            Self::ReplicasOwnedByOther { by } => {
+                write!(f, "{by} owns the replicas of this workload; they are left to it")
+            }
             Self::Changed { what } => write!(f, "just before the call: {what}"),
         }
     }

@@ -11,6 +11,16 @@ use crate::policy::{Actions, Budget, Disruption, PolicyKey, Prediction};
 
 const NOW: Stamp = Stamp(1_000_000);
 
+fn standing(group: Group) -> Standing {
+    Standing {
+        group,
+        ready: true,
+        levers: Levers::eviction_only("Deployment"),
+        checkpoint: CheckpointState::NotRequested,
+        grace: Duration::from_secs(30),
+    }
+}
+
 fn policy(mode: Mode) -> Policy {
     Policy {
         key: PolicyKey { namespace: "ml".into(), name: "p".into() },
@@ -75,7 +85,7 @@ fn at_risk(name: &str, of: &str, seconds: u64) -> View {
             reason: "grows".into(),
         },
         sample_age: secs(2),
-        standing: Ok(Standing { group: group(), ready: true }),
+        standing: Ok(standing(group())),
         notified: None,
     }
 }
@@ -142,7 +152,7 @@ fn every_reason_to_hold_holds() {
         let mut view = view();
         let mut group = group();
         change(&mut group);
-        view.standing = Ok(Standing { group, ready: true });
+        view.standing = Ok(standing(group));
         view
     };
     let none = Deeds::default();
@@ -175,7 +185,7 @@ fn a_pod_without_a_budget_is_evicted_where_the_policy_wants_none() {
     let mut lax = policy(Mode::Enforce);
     lax.disruption.require_budget = false;
     let mut view = at_risk("a", "w", 60);
-    view.standing = Ok(Standing { group: Group { budgets: 0, ..group() }, ready: true });
+    view.standing = Ok(standing(Group { budgets: 0, ..group() }));
     assert_eq!(evicted(&decide(NOW, &lax, &[view], &Deeds::default())), ["a"]);
 }
 
