@@ -107,6 +107,7 @@ pub enum Rung {
 
 /// Rungs the policy allows; each is opt-in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "one flag for each rung without parameters")]
 pub struct Actions {
     /// Write Events on pod, owner and policy.
     pub notify: bool,
