@@ -484,6 +484,7 @@ mod tests {
     fn a_clock_set_back_delays_and_never_hastens() {
         let history = History { past: vec![past(10_000, PastResult::Disrupted)] };
         assert_eq!(history.attempts(Stamp(5_000), false), 1);
+        assert_eq!(history.attempts(Stamp(-200_000), false), 1, "set back by days");
         assert_eq!(history.cooldown_ends(Stamp(5_000), &disruption(), false), Some(Stamp(10_900)));
     }
 

@@ -12,6 +12,8 @@ use crate::quantity::Bytes;
 
 mod budgets;
 mod checkpoint;
+#[path = "../../../tests/bench/histories/model/mod.rs"]
+mod histories;
 mod ladder;
 
 const NOW: Stamp = Stamp(1_000_000);
@@ -314,4 +316,18 @@ proptest! {
         let deeds = Deeds { histories: BTreeMap::new(), ..Deeds::default() };
         prop_assert_eq!(decide(NOW, &wide, &views, &deeds), decide(NOW, &wide, &turned, &deeds));
     }
+}
+
+#[test]
+fn in_ten_thousand_histories_no_promise_is_broken() {
+    let mut total = histories::Tally::default();
+    for seed in 0..10_000 {
+        match histories::play(seed) {
+            Ok(tally) => total.add(tally),
+            Err(broken) => panic!("history {seed}: {broken}"),
+        }
+    }
+    // What never happens is not tested either.
+    assert!(total.disruptions > 10_000 && total.requests > 2_000 && total.resumptions > 500, "{total:?}");
+    assert!(total.crashes > 10_000 && total.conflicts > 1_000 && total.dry_runs > 1_000, "{total:?}");
 }
