@@ -25,6 +25,8 @@ mod operator;
 #[path = "outcome/rules.rs"]
 mod rules;
 
+use std::collections::BTreeMap;
+
 use corpus::dice::Dice;
 use job::{Job, Live};
 use operator::Operator;
@@ -62,7 +64,8 @@ fn main() {
     let (fleets, devices) = (value("--fleets").unwrap_or(8), value("--devices").unwrap_or(40) as usize);
     let names = ["nobody acts", "evict at 90 %", "predict_linear", "operator"];
     let mut sums = [Sum::default(); 4];
-    let mut held = std::collections::BTreeMap::<&'static str, u32>::new();
+    let mut held = BTreeMap::<&'static str, u32>::new();
+    let mut missed = BTreeMap::<(&'static str, &'static str), u32>::new();
     for fleet in 0..fleets {
         let mut dice = Dice::new(19, FIRST_SEED + fleet);
         let jobs: Vec<Job> = (0..devices).map(|_| Job::draw(&mut dice)).collect();
@@ -73,11 +76,12 @@ fn main() {
                 2 => Column::Rule(Box::<Linear>::default()),
                 _ => Column::Operator(Box::new(Operator::new(devices))),
             };
-            run(&jobs, column, Dice::new(23, fleet), sum, &mut held);
+            run(&jobs, column, Dice::new(23, fleet), sum, &mut held, &mut missed);
         }
     }
     print(&names, &sums, fleets, devices);
-    println!("\nwhy the operator held back, pods and half minutes: {held:?}\n");
+    println!("\nwhy the operator held back, pods and half minutes: {held:?}");
+    println!("what it stood by and saw run out, by its last word and family: {missed:?}\n");
     figures(&sums);
 }
 
@@ -86,7 +90,8 @@ fn run(
     mut column: Column,
     mut dice: Dice,
     sum: &mut Sum,
-    held: &mut std::collections::BTreeMap<&'static str, u32>,
+    held: &mut BTreeMap<&'static str, u32>,
+    missed: &mut BTreeMap<(&'static str, &'static str), u32>,
 ) {
     let mut live: Vec<Live> = jobs.iter().map(Live::new).collect();
     let mut tick = 0_u64;
@@ -95,8 +100,14 @@ fn run(
         if now > END || live.iter().all(|live| live.done) {
             break;
         }
-        for (job, live) in jobs.iter().zip(&mut live) {
+        for (place, (job, live)) in jobs.iter().zip(&mut live).enumerate() {
+            let before = live.ooms;
             live.pass(job, now, &mut dice);
+            if let Column::Operator(operator) = &column
+                && live.ooms > before
+            {
+                *missed.entry((operator.last[place], job.family)).or_default() += 1;
+            }
         }
         let decides = (now % DECIDE).abs() < 1e-9;
         match &mut column {
@@ -120,6 +131,9 @@ fn run(
         sum.ooms += live.ooms;
         sum.stopped += live.stopped;
         sum.innocent += live.neighbours_killed + if job.runs_out.is_none() { live.stopped } else { 0 };
+        if matches!(column, Column::Operator(_)) && job.runs_out.is_none() && live.stopped > 0 {
+            *missed.entry(("evicted though it never runs out", job.family)).or_default() += live.stopped;
+        }
         sum.lost_hours += live.lost / 3600.0;
         sum.unfinished += u32::from(!live.done);
     }

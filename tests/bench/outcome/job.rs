@@ -67,6 +67,9 @@ impl Job {
             Some(second) => second as f64 * dice.between(1.2, 2.4),
             None => curve.len() as f64 * 0.9,
         };
+        // Nobody runs a job that cannot live from one of its checkpoints to the next.
+        let saves_every =
+            (60.0 * dice.log_between(15.0, 180.0)).min(0.5 * runs_out.map_or(f64::MAX, |second| second as f64));
         Self {
             family: name,
             room,
@@ -74,7 +77,7 @@ impl Job {
             curve,
             runs_out,
             work,
-            saves_every: 60.0 * dice.log_between(15.0, 180.0),
+            saves_every,
             restart: 60.0 * dice.log_between(2.0, 15.0),
             answers_in: dice.chance(0.9).then(|| dice.log_between(5.0, 200.0)),
             begins: dice.between(0.0, 4.0 * 3600.0),

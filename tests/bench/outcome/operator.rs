@@ -20,6 +20,9 @@ use gpumem_engine::series::{Point, Segment, Series};
 
 use super::job::{Job, Live};
 
+/// How long an application has for its checkpoint; a horizon of 15 minutes leaves no time for the default of ten.
+const TIMEOUT: Duration = Duration::from_mins(5);
+
 /// What is kept of one device.
 #[derive(Default)]
 struct Device {
@@ -39,6 +42,8 @@ pub struct Operator {
     breaker: Breaker,
     /// Neighbours that were stopped: nobody should be.
     pub neighbours_stopped: u32,
+    /// Why nothing was done about each job at the last tick.
+    pub last: Vec<&'static str>,
     /// Requests for checkpoints.
     pub asked: u32,
     /// Why nothing was done, by reason, counted once a tick and pod.
@@ -69,7 +74,7 @@ fn policy(devices: usize) -> Policy {
         },
         actions: Actions {
             checkpoint: Some(Checkpoint {
-                timeout: Duration::from_mins(2),
+                timeout: TIMEOUT,
                 need: CheckpointNeed::BestEffort,
                 on_timeout: OnTimeout::Proceed,
             }),
@@ -106,6 +111,7 @@ impl Operator {
             histories: BTreeMap::new(),
             breaker: Breaker::default(),
             neighbours_stopped: 0,
+            last: vec![""; devices],
             asked: 0,
             held: BTreeMap::new(),
         }
@@ -151,13 +157,19 @@ impl Operator {
             histories: self.histories.clone(),
         };
         let (places, views): (Vec<usize>, Vec<View>) = views.into_iter().unzip();
+        self.last.fill("not at High");
         for decision in decide(stamp(now), &self.policy, &views, &deeds) {
             match decision {
                 Decision::Act(act) => {
                     let seen = views.iter().position(|view| view.pod == act.pod).expect("it was decided on");
                     self.carry_out(now, places[seen], &views[seen], &act, jobs, live);
                 }
-                Decision::Hold { why, .. } => *self.held.entry(why.reason()).or_default() += 1,
+                Decision::Hold { why, pod, .. } => {
+                    *self.held.entry(why.reason()).or_default() += 1;
+                    if let Some(seen) = views.iter().position(|view| view.pod == pod) {
+                        self.last[places[seen]] = why.reason();
+                    }
+                }
                 Decision::Notify(_) => {}
             }
         }
@@ -268,7 +280,7 @@ fn view(
         Some(asked) => CheckpointState::Requested {
             id: "r".into(),
             pod: uid.as_str().into(),
-            deadline: stamp(asked) + Duration::from_mins(2),
+            deadline: stamp(asked) + TIMEOUT,
         },
     };
     View {

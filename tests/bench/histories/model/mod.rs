@@ -206,9 +206,12 @@ impl Run {
     /// What others do.
     fn happen(&mut self) {
         let (dice, now) = (&mut self.dice, self.world.now);
+        // What a tenant wipes before a lost answer is settled is gone for everyone, and is asked for again.
+        let settled = self.ledger.intents.is_empty();
         for owner in &mut self.world.owners {
             owner.rolling_out = dice.chance(0.05);
-            if dice.chance(0.01) {
+            // Whoever says no mostly says yes again soon, or nothing would be seen but that.
+            if dice.chance(if owner.opted_out { 0.3 } else { 0.01 }) {
                 owner.opted_out = !owner.opted_out;
             }
             for pod in &mut owner.pods {
@@ -228,7 +231,7 @@ impl Run {
                 match &mut pod.request {
                     Some(request) if now < request.deadline && dice.chance(0.4) => request.done = true,
                     // A tenant who tidies up, or copies annotations from elsewhere.
-                    Some(_) if dice.chance(0.03) => pod.request = None,
+                    Some(_) if settled && dice.chance(0.03) => pod.request = None,
                     None if dice.chance(0.01) => {
                         let foreign =
                             Request { id: "x".into(), pod: "foreign".into(), deadline: now, done: dice.chance(0.5) };
@@ -238,11 +241,11 @@ impl Run {
                 }
             }
         }
-        if dice.chance(0.03) {
+        if dice.chance(if self.ledger.pause { 0.3 } else { 0.03 }) {
             self.ledger.pause = !self.ledger.pause;
             self.ledger.version += 1;
         }
-        if dice.chance(0.02) {
+        if dice.chance(if self.policy.mode == Mode::Observe { 0.3 } else { 0.02 }) {
             self.policy.mode = if self.policy.mode == Mode::Observe { self.mode } else { Mode::Observe };
         }
     }
