@@ -327,6 +327,7 @@ fn permit(now: Stamp, policy: &Policy, view: &View, deeds: &Deeds) -> Result<boo
         return Err(Hold::JustStarted { until: settled });
     }
     check_evidence(policy, view)?;
+    standing.levers.evict.clone()?;
     let candidate = Candidate {
         workload: &view.workload.uid,
         device: &view.device,
