@@ -387,9 +387,9 @@ async fn replicas_that_somebody_else_owns_are_left_to_them() {
         below(&cluster, &[stateful_set()], |_| {});
         let part = Some("horizontalpodautoscalers".to_owned());
         if break_it == "broken" {
-            cluster.world().broken = part
+            cluster.world().broken = part;
         } else {
-            cluster.world().forbidden = part
+            cluster.world().forbidden = part;
         }
         assert_eq!(scale(&look(&cluster, &policy(|_| {})).await), "PodUnverified", "{break_it}");
     }
