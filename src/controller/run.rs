@@ -92,6 +92,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         metrics: Arc::clone(&metrics),
         health: Arc::clone(&health),
         max_mode: args.max_mode,
+        workload_kinds: args.workload_kinds.clone(),
         ledger: args.ledger.clone(),
         news: heard,
     });
