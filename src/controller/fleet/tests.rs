@@ -109,6 +109,7 @@ fn pod(name: &str, uid: &str) -> PodReport {
         annotations: BTreeMap::new(),
         owner: None,
         terminating: false,
+        ends: Vec::new(),
     }
 }
 

@@ -201,6 +201,7 @@ impl Cluster {
             }))
             .ok(),
             terminating: false,
+            ends: Vec::new(),
         };
         self.reports.retain(|known| known.pod.uid != report.uid);
         let device = DeviceKey::whole(report.name.as_str());
