@@ -183,6 +183,7 @@ fn container(node: &str, seen: &Seen<'_>, forecast: &Forecast, level: Option<Ris
         report,
         series,
         clock: _,
+        declared: _,
     } = seen;
     let mut view = ContainerView {
         node: node.to_owned(),

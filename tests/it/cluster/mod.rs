@@ -440,5 +440,6 @@ fn observation(report: &Report) -> Observation {
             reason: "70 GiB used of 80 GiB, growing 34 MiB/s".to_owned(),
         },
         sample_age: report.age,
+        peak: Bytes::gib(70),
     }
 }
