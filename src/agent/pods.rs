@@ -322,19 +322,21 @@ fn instance(id: Option<&str>) -> Option<&str> {
 fn ends(status: ContainerStatus) -> impl Iterator<Item = EndReport> {
     let ContainerStatus { name, container_id: _, state, last_state } = status;
     let terminated = |state: Option<State>, is_current| Some((state?.terminated?, is_current));
-    [terminated(last_state, false), terminated(state, true)].into_iter().flatten().filter_map(move |(end, is_current)| {
-        let short = |text: Option<String>| text.filter(|text| text.len() <= MAX_NAME).unwrap_or_default();
-        let finished_at = short(end.finished_at);
-        (!finished_at.is_empty()).then(|| EndReport {
-            container: name.clone(),
-            container_id: instance(end.container_id.as_deref()).unwrap_or_default().to_owned(),
-            exit_code: end.exit_code,
-            reason: short(end.reason),
-            finished_at,
-            message: last(&end.message.unwrap_or_default(), MAX_END_MESSAGE).to_owned(),
-            is_current,
-        })
-    })
+    [terminated(last_state, false), terminated(state, true)].into_iter().flatten().filter_map(
+        move |(end, is_current)| {
+            let short = |text: Option<String>| text.filter(|text| text.len() <= MAX_NAME).unwrap_or_default();
+            let finished_at = short(end.finished_at);
+            (!finished_at.is_empty()).then(|| EndReport {
+                container: name.clone(),
+                container_id: instance(end.container_id.as_deref()).unwrap_or_default().to_owned(),
+                exit_code: end.exit_code,
+                reason: short(end.reason),
+                finished_at,
+                message: last(&end.message.unwrap_or_default(), MAX_END_MESSAGE).to_owned(),
+                is_current,
+            })
+        },
+    )
 }
 
 /// The last `max` bytes of a text, or a little less: characters stay whole.

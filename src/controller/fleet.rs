@@ -273,13 +273,24 @@ impl Fleet {
         self.ends.iter().filter(believed).cloned().collect()
     }
 
+    /// What a pod declares of the job it runs.
+    pub fn declared(&self, pod: &PodUid) -> Option<Arc<Declaration>> {
+        self.nodes.values().find_map(|node| node.declared.get(pod).cloned())
+    }
+
+    /// A node that claims a pod.
+    pub fn node_of(&self, pod: &PodUid) -> Option<Arc<str>> {
+        self.claims.get(pod)?.first().cloned()
+    }
+
     /// Every pod that declares what it runs, with the smallest device on which it holds memory.
     pub fn declarations(&self) -> Vec<(Arc<PodReport>, Arc<Declaration>, Bytes)> {
         let mut found = Vec::new();
         for node in self.nodes.values() {
             for (uid, declaration) in &node.declared {
                 let holds = |device: &&node::Device| device.tenants.keys().any(|key| key.pod == *uid);
-                let usable = node.devices.values().filter(holds).filter_map(|device| Some(device.report.memory?.usable()));
+                let usable =
+                    node.devices.values().filter(holds).filter_map(|device| Some(device.report.memory?.usable()));
                 if let (Some(pod), Some(usable)) = (node.pods.get(uid), usable.min()) {
                     found.push((Arc::clone(pod), Arc::clone(declaration), usable));
                 }

@@ -101,7 +101,12 @@ mod tests {
     use super::*;
 
     fn oom(at: i64, container: &str, mib: u64) -> Oom {
-        Oom { at: Stamp(at), container: container.into(), peak: Some(Bytes::mib(mib)), requested: Some(Bytes::mib(512)) }
+        Oom {
+            at: Stamp(at),
+            container: container.into(),
+            peak: Some(Bytes::mib(mib)),
+            requested: Some(Bytes::mib(512)),
+        }
     }
 
     #[test]

@@ -36,8 +36,14 @@ pub struct Peaks {
 
 impl Peaks {
     /// From parts that were written down; what is absurd is left out.
-    pub fn from_parts(weights: impl IntoIterator<Item = (u16, f64)>, reference: Stamp, max: Bytes, max_at: Stamp) -> Self {
-        let sane = weights.into_iter().filter(|(bucket, weight)| *bucket <= LAST && weight.is_finite() && *weight > 0.0);
+    pub fn from_parts(
+        weights: impl IntoIterator<Item = (u16, f64)>,
+        reference: Stamp,
+        max: Bytes,
+        max_at: Stamp,
+    ) -> Self {
+        let sane =
+            weights.into_iter().filter(|(bucket, weight)| *bucket <= LAST && weight.is_finite() && *weight > 0.0);
         Self { weights: sane.collect(), reference, max, max_at }
     }
 
@@ -135,7 +141,8 @@ mod tests {
         for (at, peak) in [(7 * DAY, 20), (0, 10)] {
             other.add(Stamp(at), Bytes::gib(peak));
         }
-        let weights = |peaks: &Peaks| peaks.weights().map(|(_, weight)| (weight * 1000.0).round() as i64).collect::<Vec<_>>();
+        let weights =
+            |peaks: &Peaks| peaks.weights().map(|(_, weight)| (weight * 1000.0).round() as i64).collect::<Vec<_>>();
         assert_eq!(weights(&one), [500, 1000]);
         assert_eq!((weights(&other), other.max()), (weights(&one), one.max()));
     }

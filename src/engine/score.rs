@@ -63,8 +63,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// All of them, so that counters start at zero.
-    pub const ALL: [Self; 6] =
-        [Self::Hit, Self::Early, Self::FalseAlarm, Self::Missed, Self::Avoided, Self::Unknown];
+    pub const ALL: [Self; 6] = [Self::Hit, Self::Early, Self::FalseAlarm, Self::Missed, Self::Avoided, Self::Unknown];
 
     /// Name for a metric label.
     pub const fn name(self) -> &'static str {

@@ -236,10 +236,7 @@ impl Device {
                 // The policy's word is the administrator's; the pod's own stands in where there is none.
                 let own = || declared.get(&key.pod).and_then(|declaration| declaration.end_of_growth());
                 let declared_peak = ask.question.declared_peak.or_else(own);
-                Asked {
-                    series: &tenant.series,
-                    question: Question { capacity, declared_peak, ..ask.question.clone() },
-                }
+                Asked { series: &tenant.series, question: Question { capacity, declared_peak, ..ask.question.clone() } }
             })
             .collect();
         // The engine is total, but a series' state came from the network: whatever it may still trip over costs this

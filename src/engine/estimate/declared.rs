@@ -18,20 +18,50 @@ const MAX_TEXT: usize = 64 * 1024;
 
 /// Keys whose value is a word.
 const WORDS: &[&str] = &[
-    "model", "config", "task", "method", "precision", "weights", "optimizer", "attention", "checkpointing", "loraTargets",
-    "kvCache", "gpu",
+    "model",
+    "config",
+    "task",
+    "method",
+    "precision",
+    "weights",
+    "optimizer",
+    "attention",
+    "checkpointing",
+    "loraTargets",
+    "kvCache",
+    "gpu",
 ];
 /// Keys whose value is a whole number.
 const COUNTS: &[&str] = &[
-    "batch", "sequence", "accumulation", "lossChunk", "loraRank", "dataParallel", "zero", "tensorParallel",
-    "pipelineParallel", "contextParallel", "expertParallel", "newTokens", "batchedTokens", "sequences", "imageSize",
+    "batch",
+    "sequence",
+    "accumulation",
+    "lossChunk",
+    "loraRank",
+    "dataParallel",
+    "zero",
+    "tensorParallel",
+    "pipelineParallel",
+    "contextParallel",
+    "expertParallel",
+    "newTokens",
+    "batchedTokens",
+    "sequences",
+    "imageSize",
 ];
 /// Keys whose value may have a fraction.
 const NUMBERS: &[&str] = &["utilization", "capacityGib"];
 /// Keys that are on or off.
 const FLAGS: &[&str] = &[
-    "loraEmbeddings", "sequenceParallel", "offloadOptimizer", "offloadWeights", "compile", "varyingLengths",
-    "expandableSegments", "otherCode", "noCache",
+    "loraEmbeddings",
+    "sequenceParallel",
+    "offloadOptimizer",
+    "offloadWeights",
+    "compile",
+    "varyingLengths",
+    "expandableSegments",
+    "otherCode",
+    "noCache",
 ];
 /// Other names people know keys by, as `gpumem estimate` takes them.
 const ALIASES: &[(&str, &str)] = &[
@@ -177,10 +207,7 @@ fn read_line(fields: &mut Map<String, Value>, line: &str) -> Result<(), Problem>
 
 fn take(fields: &mut Map<String, Value>, key: &str, value: &str) -> Result<(), Problem> {
     let value = value.trim();
-    let value = ['"', '\'']
-        .iter()
-        .find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote))
-        .unwrap_or(value);
+    let value = ['"', '\''].iter().find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote)).unwrap_or(value);
     let camel = camel_case(key);
     let camel = ALIASES.iter().find(|(alias, _)| *alias == camel).map_or(camel.as_str(), |(_, key)| key);
     let among = |keys: &[&'static str]| keys.iter().copied().find(|known| *known == camel);

@@ -62,9 +62,10 @@ fn an_end_that_proves_nothing_is_unknown() {
 
 #[test]
 fn one_episode_counts_once_however_often_it_is_raised() {
-    assert_eq!(outcomes(&[(0, RAISED), (10, RAISED), (20, What::Cleared), (30, RAISED), (90, What::OutOfMemory)]), [
-        Outcome::Hit
-    ]);
+    assert_eq!(
+        outcomes(&[(0, RAISED), (10, RAISED), (20, What::Cleared), (30, RAISED), (90, What::OutOfMemory)]),
+        [Outcome::Hit]
+    );
 }
 
 #[test]

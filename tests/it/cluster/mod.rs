@@ -359,6 +359,8 @@ impl Controller {
             health: Arc::new(Health::default()),
             max_mode,
             ledger: "ledger".to_owned(),
+            read_pod_logs: false,
+            profile_ttl: Duration::from_hours(14 * 24),
             news: heard,
         });
         let recorder = report::recorder(&ctx);
