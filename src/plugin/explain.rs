@@ -11,8 +11,10 @@ use super::table::{Output, Style, colored, document};
 use super::text::{UNKNOWN, bar, bytes, percent, rate, sparkline, time, wrap};
 use crate::api::policy::{ActionType, GpuMemoryPolicy, PolicyMode};
 use crate::api::profile::GpuMemoryProfile;
-use crate::api::view::{Advice, ContainerView, DeclaredView, Level, Range};
+use crate::api::view::{ContainerView, Level};
 use crate::cli::Shown;
+
+mod remedy;
 
 /// Width of a page.
 const WIDTH: usize = 110;
@@ -130,24 +132,13 @@ impl Page<'_> {
             line(out, "sample", &format!("{} old, node {}", time(age), view.node))?;
         }
         if let Some(declared) = &view.declared {
-            line(out, "declared", &declared_text(declared))?;
+            line(out, "declared", &remedy::declared(declared))?;
         }
         writeln!(out)?;
         self.policy_text(out)?;
         self.profile_text(out)?;
-        self.advice_text(out)
-    }
-
-    /// What to change: computed for the pod's own job where it declares one, else what its last death suggests, else what
-    /// helps in general.
-    fn advice_text(&self, out: &mut String) -> std::fmt::Result {
-        let is_computed = self.view.advice.iter().any(|advice| advice.peak_bytes.is_some());
-        let remembered = self.profile.and_then(|profile| profile.status.as_ref());
-        let remembered = remembered.map(|status| status.advice.as_slice()).unwrap_or_default();
-        if !is_computed && !remembered.is_empty() {
-            return remembered.iter().try_for_each(|advice| line(out, "do", advice));
-        }
-        self.view.advice.iter().try_for_each(|advice| line(out, "do", &advice_line(advice)))
+        let profile = self.profile.and_then(|profile| profile.status.as_ref());
+        remedy::lines(view, profile).iter().try_for_each(|advice| line(out, "do", advice))
     }
 
     fn policy_text(&self, out: &mut String) -> std::fmt::Result {
@@ -225,29 +216,7 @@ impl Page<'_> {
                 workload.kind, workload.name, status.attempts
             ),
         )?;
-        if let Some(last) = status.ooms.first() {
-            let held = last.peak_bytes.and_then(|peak| u64::try_from(peak).ok());
-            let text = format!(
-                "{} GPU out-of-memory deaths, the last at {} (pod {}, container {}, {}, holding {}): {}",
-                status.oom_count,
-                last.time,
-                last.pod,
-                last.container,
-                last.framework,
-                bytes(held),
-                last.evidence
-            );
-            line(out, "died", &text)?;
-        }
-        for condition in status.conditions.iter().filter(|condition| condition.status == "True") {
-            line(out, "loop", &condition.message)?;
-        }
-        if let Some(size) = &status.recommendation {
-            let text =
-                format!("{} for container {}: {}", bytes(u64::try_from(size.bytes).ok()), size.container, size.basis);
-            line(out, "size", &text)?;
-        }
-        Ok(())
+        remedy::learned(status).iter().try_for_each(|(name, text)| line(out, name, text))
     }
 
     fn json(&self) -> Value {
@@ -262,24 +231,6 @@ impl Page<'_> {
         let profile = self.profile.map(|profile| json!({"workload": profile.spec.workload, "status": profile.status}));
         json!({ "container": self.view, "policy": policy, "profile": profile })
     }
-}
-
-fn declared_text(declared: &DeclaredView) -> String {
-    match (&declared.problem, &declared.peak_bytes) {
-        (Some(problem), _) => format!("annotation gpumem.dev/workload is not used: {problem}"),
-        (None, Some(peak)) => format!("a peak of {}", range(peak)),
-        (None, None) => "a server that takes a share of its card".to_owned(),
-    }
-}
-
-fn range(range: &Range) -> String {
-    format!("{} ({} to {})", bytes(Some(range.median)), bytes(Some(range.low)), bytes(Some(range.high)))
-}
-
-fn advice_line(advice: &Advice) -> String {
-    let peak = advice.peak_bytes.as_ref().map(|peak| format!(": then {}", range(peak))).unwrap_or_default();
-    let more = [&advice.price, &advice.setting].into_iter().flatten();
-    more.fold(format!("{}{peak}", advice.what), |text, more| format!("{text}; {more}"))
 }
 
 fn headline(view: &ContainerView) -> String {

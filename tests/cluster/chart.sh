@@ -77,6 +77,11 @@ offline() {
   expect "in Enforce pods may be evicted" grep -q 'pods/eviction' "$work/render"
   render "$work/render" -f "$chart/ci/observe-only-values.yaml"
   expect "rbac.actions.evict: false takes the right away" absent 'pods/eviction' "$work/render"
+  expect "by default no log may be read" absent 'pods/log|read-pod-logs' "$work/default"
+  render "$work/render" --set controller.readPodLogs=true
+  expect "controller.readPodLogs grants the log and nothing else" grep -q 'resources: \[pods/log\]' "$work/render"
+  expect "controller.readPodLogs is passed on" grep -q -e '- --read-pod-logs' "$work/render"
+  refuse "a profile that goes at once is refused" render "$work/render" --set controller.profileTtlDays=0
   expect "by default nothing is root or privileged" absent 'privileged: true|runAsUser: 0|runAsNonRoot: false|hostNetwork|hostIPC|hostPath' "$work/default"
   expect "by default nothing is simulated" absent 'gpumem-sim|GPUMEM_SIM' "$work/default"
   "$helm" template r "$chart" -s templates/agent-rbac.yaml >"$work/render"

@@ -21,3 +21,4 @@ mod policy;
 mod reconcile;
 mod support;
 mod tidy;
+mod truth;
