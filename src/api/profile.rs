@@ -70,7 +70,7 @@ pub struct GpuMemoryProfileStatus {
     #[schemars(length(max = 20))]
     pub peaks: Vec<PeakRecord>,
     /// GPU out-of-memory deaths of all its pods so far.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub oom_count: i64,
     /// The 20 newest of them, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -98,6 +98,11 @@ pub struct GpuMemoryProfileStatus {
     /// Since when nobody has found the workload, RFC 3339; absent while it is there. The profile goes some days later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone_since: Option<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(count: &i64) -> bool {
+    *count == 0
 }
 
 /// What one container usually reaches on one device, over all pods of the workload. An hour gives one value, which weighs

@@ -490,13 +490,17 @@ fn a_whole_series_from_a_hostile_agent_is_judged_like_its_points() {
 
 /// The same container with something declared of it, observed after a quarter of an hour.
 fn declaring(text: &str) -> Observation {
+    declaring_under(&policy(), text)
+}
+
+fn declaring_under(policy: &Policy, text: &str) -> Observation {
     let (mut fleet, mut agent, start) = (Fleet::default(), agent("a"), Instant::now());
     for _ in 0..180 {
         let mut report = agent.run(5).report(fleet.cursor("a"));
         report.pods[0].annotations.insert("gpumem.dev/workload".into(), text.into());
         assert_eq!(fleet.merge("a", report, at(start, &agent)).faults, BTreeMap::new());
     }
-    only(&mut fleet, at(start, &agent))
+    fleet.observe(at(start, &agent), "team-a", |_| true, policy).remove(0)
 }
 
 #[test]
@@ -508,12 +512,16 @@ fn growth_ends_where_the_pod_declares_it_and_the_policy_has_the_last_word() {
     };
     assert!(matches!(plain.forecast.outlook, Outlook::Known { time_to_oom: Some(_), .. }), "{plain:?}");
     // 27 GiB are used by now; the declared job ends well below the device's 80.
-    let text = "model=llama3.1-8b method=lora batch=4 seq=2048";
+    let text = "model=llama3.1-8b method=lora batch=4 seq=2048 checkpointing=full";
     let high = gpumem_engine::estimate::declared::declared(text).unwrap().end_of_growth().unwrap();
     assert!(high > Bytes::gib(28) && high < Bytes::gib(75), "{high}");
     let declared = declaring(text);
     assert!(matches!(declared.forecast.outlook, Outlook::Known { time_to_oom: None, .. }), "{declared:?}");
     assert!(declared.forecast.reason.contains("declared"), "{}", declared.forecast.reason);
+    let mut own = policy();
+    own.prediction.declared_peak = Some(Bytes::gib(200));
+    let overruled = declaring_under(&own, text);
+    assert!(matches!(overruled.forecast.outlook, Outlook::Known { time_to_oom: Some(_), .. }), "{overruled:?}");
 }
 
 #[test]
