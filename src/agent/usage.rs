@@ -65,6 +65,7 @@ pub fn answer(
     now: Moment,
 ) -> Result<Vec<u8>, serde_json::Error> {
     let mut pods: HashMap<&PodUid, &PodReport> = HashMap::new();
+    pods.extend(history.changed_pods(since).map(|pod| (&pod.report.uid, &pod.report)));
     let series = history
         .changes(since)
         .map(|(device, entry, change)| {

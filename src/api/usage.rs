@@ -73,7 +73,7 @@ pub struct UsageReport {
     pub nvml: NvmlState,
     /// Every device of the newest sample.
     pub devices: Vec<DeviceReport>,
-    /// Every pod that has a series in `series`.
+    /// Every pod that has a series in `series`, and those of which the API said something new since the cursor.
     pub pods: Vec<PodReport>,
     /// One entry for each container on each device that holds memory, or held some after the cursor.
     pub series: Vec<SeriesReport>,
@@ -136,7 +136,37 @@ pub struct PodReport {
     pub owner: Option<OwnerReport>,
     /// True once a deletion timestamp is set.
     pub terminating: bool,
+    /// How its containers ended last, as the kubelet wrote it down; two for each container at most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ends: Vec<EndReport>,
 }
+
+/// The end of one run of a container, from the pod's status.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndReport {
+    /// Name of the container in the pod's spec.
+    pub container: String,
+    /// The instance that ended; empty where the kubelet does not say.
+    #[serde(default)]
+    pub container_id: String,
+    /// Exit code; 128 and the signal's number for a signal.
+    pub exit_code: i32,
+    /// The kubelet's word for it: `Error`, `Completed`, `OOMKilled` (host memory), ….
+    #[serde(default)]
+    pub reason: String,
+    /// When, RFC 3339 by the node's wall clock. With pod and container it names this end among all others.
+    pub finished_at: String,
+    /// The end of the termination message, at most [`MAX_END_MESSAGE`] bytes. The kubelet fills it with the log's last
+    /// lines where `terminationMessagePolicy` is `FallbackToLogsOnError`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// False where the container runs again, or is about to.
+    #[serde(default)]
+    pub is_current: bool,
+}
+
+/// Longest [`EndReport::message`], in bytes.
+pub const MAX_END_MESSAGE: usize = 2048;
 
 /// Controller of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -40,6 +40,8 @@ pub mod profile;
 
 pub mod report;
 
+pub mod truth;
+
 pub mod cleanup;
 
 pub mod health;

@@ -20,6 +20,7 @@ use super::leader::{self, Leadership};
 use super::metrics::{Exposition, Metrics};
 use super::peer;
 use super::pki;
+use super::profile;
 use super::pull::{self, Puller, agents, chain};
 use super::reconcile;
 use super::view::View;
@@ -94,6 +95,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
         max_mode: args.max_mode,
         workload_kinds: args.workload_kinds.clone(),
         ledger: args.ledger.clone(),
+        read_pod_logs: args.read_pod_logs,
+        profile_ttl: Duration::from_secs(args.profile_ttl_days.saturating_mul(86_400)),
         news: heard,
     });
     let exposition = Exposition {
@@ -132,6 +135,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
         news,
     };
     tasks.spawn("pull", |_| take_then_pull(puller, agents, pods, args));
+    let sweeper = Arc::clone(&context);
+    tasks.spawn("profiles", |stopped| profile::expiry::run(sweeper, until(stopped)));
     tasks.spawn("act", |stopped| reconcile::run(context, until(stopped)));
     tasks.spawn("turn", |_| async move {
         loop {

@@ -36,6 +36,12 @@ pub mod pacing;
 
 pub mod decision;
 
+pub mod score;
+
+pub mod peaks;
+
+pub mod attempts;
+
 pub mod replay;
 
 pub mod oom;

@@ -82,6 +82,11 @@ offline() {
   expect "by default a JobSet is observed only" grep -q 'JobSet=,' "$work/default"
   render "$work/render" --set 'controller.workloadKinds.JobSet={Suspend},controller.workloadKinds.Job=null'
   expect "a kind is turned on by itself, and a null gets its default" grep -q 'Job=Evict+Suspend+Scale,JobSet=Suspend,' "$work/render"
+  expect "by default no log may be read" absent 'pods/log|read-pod-logs' "$work/default"
+  render "$work/render" --set controller.readPodLogs=true
+  expect "controller.readPodLogs grants the log and nothing else" grep -q 'resources: \[pods/log\]' "$work/render"
+  expect "controller.readPodLogs is passed on" grep -q -e '- --read-pod-logs' "$work/render"
+  refuse "a profile that goes at once is refused" render "$work/render" --set controller.profileTtlDays=0
   expect "by default nothing is root or privileged" absent 'privileged: true|runAsUser: 0|runAsNonRoot: false|hostNetwork|hostIPC|hostPath' "$work/default"
   expect "by default nothing is simulated" absent 'gpumem-sim|GPUMEM_SIM' "$work/default"
   "$helm" template r "$chart" -s templates/agent-rbac.yaml >"$work/render"

@@ -22,3 +22,4 @@ mod reconcile;
 mod support;
 mod tidy;
 mod workload;
+mod truth;

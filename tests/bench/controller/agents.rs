@@ -196,5 +196,6 @@ fn pod(agent: usize, shape: usize) -> PodReport {
             uid: "7c9e6679-7425-40de-944b-e07fc1f90ae7".into(),
         }),
         terminating: false,
+        ends: Vec::new(),
     }
 }

@@ -202,6 +202,7 @@ impl Cluster {
             }))
             .ok(),
             terminating: false,
+            ends: Vec::new(),
         };
         self.reports.retain(|known| known.pod.uid != report.uid);
         let device = DeviceKey::whole(report.name.as_str());
@@ -360,6 +361,8 @@ impl Controller {
             max_mode,
             workload_kinds: Switches::everything(),
             ledger: "ledger".to_owned(),
+            read_pod_logs: false,
+            profile_ttl: Duration::from_hours(14 * 24),
             news: heard,
         });
         let recorder = report::recorder(&ctx);
@@ -441,5 +444,6 @@ fn observation(report: &Report) -> Observation {
             reason: "70 GiB used of 80 GiB, growing 34 MiB/s".to_owned(),
         },
         sample_age: report.age,
+        peak: Bytes::gib(70),
     }
 }
