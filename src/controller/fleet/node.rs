@@ -102,6 +102,7 @@ impl Node {
             devices,
             pods,
             series,
+            hooks: _, // shown by the agent's own metrics; nothing is decided by a container's word
         } = report;
         let mut moved = Moved::default();
         if boot_id != self.boot_id {
@@ -206,6 +207,7 @@ impl Node {
                     })
                 })
                 .collect(),
+            hooks: Vec::new(),
         }
     }
 }
