@@ -59,7 +59,7 @@ fn env_merge_says_what_each_container_gains_and_why_not() {
         "  add     PYTHONPATH=/hook\n",
         "Job train, container logs\n  keep    all: the container asks for no GPU\n",
         "  keep    PYTORCH_CUDA_ALLOC_CONF: its value comes from valueFrom",
-        "  keep    PYTORCH_ALLOC_CONF: it cannot be read (a comma too many)",
+        "  keep    PYTORCH_ALLOC_CONF: it cannot be read (expandable_segments must be True or False)",
         "  keep    XLA_PYTHON_CLIENT_PREALLOCATE: envFrom may hold it",
     ] {
         assert!(text.contains(line), "{line}\n{text}");

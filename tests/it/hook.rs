@@ -90,6 +90,29 @@ async fn an_uninstallation_takes_every_hook_away() {
     assert!(held(&cluster).is_empty());
 }
 
+#[test]
+fn every_file_of_the_hook_is_delivered_and_mounted() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    let mut delivered: Vec<&str> = FILES.iter().map(|(_, text)| *text).collect();
+    let files = std::fs::read_dir(root.join("hook/gpumem_hook")).unwrap().flatten();
+    let mut texts: Vec<String> = files
+        .map(|file| file.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "py"))
+        .map(|path| std::fs::read_to_string(path).unwrap())
+        .collect();
+    texts.push(read("hook/sitecustomize.py"));
+    texts.sort_unstable();
+    delivered.sort_unstable();
+    assert!(texts == delivered, "controller::hook::FILES is not what hook/ holds");
+    let policy = read("charts/gpu-memory-operator/templates/admission.yaml");
+    for (key, _) in FILES {
+        assert!(policy.contains(&format!("\"{key}\" \"")), "the admission policy does not mount {key}");
+    }
+    let size: usize = FILES.iter().map(|(_, text)| text.len()).sum();
+    assert!(size < 256 << 10, "a ConfigMap holds 1 MiB; this is for every namespace");
+}
+
 /// Plays the framework: 3 GiB live and 4 GiB held, on a stub of PyTorch, until its standard input ends. The stub's UUID is not
 /// that of the simulated device, so it gives none: there is one device only.
 const PROGRAM: &str = "import torch, sys; torch.cuda.get_device_properties = lambda index: None; torch.cuda.grow(3 << 30, cached=1 << 30); sys.stdin.read()";
