@@ -60,6 +60,9 @@ pub struct Args {
     /// Longest time between two pulls of an agent, e.g. 5s; the pulls of many agents spread below it.
     #[arg(long, env = "GPUMEM_PULL_INTERVAL", default_value = "5s", value_parser = duration)]
     pub pull_interval: Duration,
+    /// Keep the cooperative hook's ConfigMap in the namespaces that carry the label gpumem.dev/hook=Enabled.
+    #[arg(long, env = "GPUMEM_HOOK_DELIVERY")]
+    pub hook: bool,
     /// Where Kubernetes looks for the reason of an end.
     #[arg(long, env = "GPUMEM_TERMINATION_LOG", default_value = "/dev/termination-log")]
     pub termination_log: PathBuf,

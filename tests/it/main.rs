@@ -13,6 +13,7 @@ mod cli_view;
 mod cluster;
 mod eviction;
 mod fleet;
+mod hook;
 mod ledger;
 mod plugin;
 mod plugin_api;
