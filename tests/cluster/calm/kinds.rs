@@ -133,7 +133,7 @@ fn bare(name: &str) -> Value {
 
 /// Name of the first pod of `app`, as soon as its controller made it.
 async fn pod_of(scene: &Scene<'_>, app: &str) -> Result<Value> {
-    until(&format!("a pod of {app}"), Duration::from_secs(60), || async {
+    until(&format!("a pod of {app}"), Duration::from_mins(1), || async {
         let pod = scene.pods(app).await?.into_iter().next();
         Ok(pod.map(|pod| {
             let (name, uid) = (pod.metadata.name.unwrap_or_default(), pod.metadata.uid.unwrap_or_default());
@@ -153,6 +153,9 @@ async fn look(scene: &Scene<'_>, client: &kube::Client, app: &str) -> Result<(us
     let found = resolve(client, &Switches::everything(), &mut hops, Stamp(0), &policy()?, &chain, &facts).await;
     Ok((chain.owners.len(), found))
 }
+
+/// A pod's label, its owners from the top with their plurals, and what is found: evict, suspend, scale.
+type Stack = (&'static str, Vec<(&'static str, Value)>, (&'static str, &'static str, &'static str));
 
 fn says(found: &Resolution) -> (String, String, String) {
     (
@@ -179,7 +182,7 @@ async fn workloads_of_every_kind_are_found_with_the_controllers_own_rights() -> 
     let ray = json!({"workerGroupSpecs": [{"replicas": 3}]});
 
     // Pods made by Kubernetes' own controllers, below owners of every sort; the top is made first.
-    let stacks: Vec<(&str, Vec<(&str, Value)>, (&str, &str, &str))> = vec![
+    let stacks: Vec<Stack> = vec![
         (
             "deployment",
             vec![("deployments", set("apps/v1", "Deployment", "deployment"))],
@@ -246,6 +249,18 @@ async fn workloads_of_every_kind_are_found_with_the_controllers_own_rights() -> 
                 ("rayjobs", other("ray.io/v1", "RayJob", "rayjob", json!({}))),
                 ("rayclusters", other("ray.io/v1", "RayCluster", "rayjob", ray)),
                 ("pods", bare("rayjob")),
+            ],
+            ("1", "NoLever", "NoLever"),
+        ),
+        (
+            "rayservice",
+            vec![
+                ("rayservices", other("ray.io/v1", "RayService", "rayservice", json!({}))),
+                (
+                    "rayclusters",
+                    other("ray.io/v1", "RayCluster", "rayservice", json!({"enableInTreeAutoscaling": true})),
+                ),
+                ("pods", bare("rayservice")),
             ],
             ("1", "NoLever", "NoLever"),
         ),
@@ -397,7 +412,7 @@ async fn the_pod_of_a_job_that_ignores_disruptions_is_evicted_and_the_job_counts
     scene.apply(&leaking(&scene, "train", 10, Some(ignoring()))).await?;
     let uid = scene.running("train").await?;
     scene.evicted("p", &uid, EVICTION).await?;
-    let replaced = until("a new pod of the Job", Duration::from_secs(60), || async {
+    let replaced = until("a new pod of the Job", Duration::from_mins(1), || async {
         let pods = scene.pods("train").await?;
         Ok(pods.into_iter().filter_map(|pod| pod.metadata.uid).find(|found| *found != uid))
     })
@@ -454,7 +469,7 @@ async fn a_suspended_job_loses_its_pods_and_gets_them_back() -> Result<()> {
     let alive = |pods: Vec<Pod>| pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).count();
     for (patch, count) in [(handle.suspend_patch(), 0), (handle.resume_patch(), 2)] {
         jobs.patch("train", &PatchParams::default(), &Patch::Merge(patch)).await?;
-        until(&format!("{count} pods"), Duration::from_secs(60), || async {
+        until(&format!("{count} pods"), Duration::from_mins(1), || async {
             Ok((alive(scene.pods("train").await?) == count).then_some(()))
         })
         .await?;
