@@ -13,6 +13,7 @@ use super::fleet::{Fleet, Observation};
 use super::health::Health;
 use super::leader::Leadership;
 use super::metrics::Metrics;
+use super::workload::Switches;
 use crate::api::usage::PodReport;
 
 /// Shared by all tasks of one controller process.
@@ -35,6 +36,8 @@ pub struct Context {
     pub health: Arc<Health>,
     /// Administrator's brake: no policy goes further.
     pub max_mode: Mode,
+    /// Which levers of which kinds of workloads the administrator turned on.
+    pub workload_kinds: Switches,
     /// Name of the ConfigMap with open intents and budgets, in `namespace`.
     pub ledger: String,
     /// Whether the last lines of a dead container's log may be read.

@@ -38,6 +38,8 @@ pub mod act;
 
 pub mod profile;
 
+pub mod hook;
+
 pub mod report;
 
 pub mod truth;

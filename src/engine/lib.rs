@@ -46,4 +46,6 @@ pub mod replay;
 
 pub mod oom;
 
+pub mod env_merge;
+
 pub mod estimate;

@@ -99,6 +99,7 @@ fn report(node: usize, devices: usize, kinds: &[Series; 2]) -> UsageReport {
         devices: (0..devices).map(device).collect(),
         pods,
         series,
+        hooks: Vec::new(),
     }
 }
 

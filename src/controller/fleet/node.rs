@@ -126,6 +126,7 @@ impl Node {
             devices,
             pods,
             series,
+            hooks: _, // shown by the agent's own metrics; nothing is decided by a container's word
         } = report;
         let mut moved = Moved::default();
         if boot_id != self.boot_id {
@@ -272,6 +273,7 @@ impl Node {
                     })
                 })
                 .collect(),
+            hooks: Vec::new(),
         }
     }
 }

@@ -92,6 +92,7 @@ impl Agent {
                 data,
             }],
             pods: vec![pod],
+            hooks: Vec::new(),
         }
     }
 }

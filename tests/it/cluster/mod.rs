@@ -18,6 +18,7 @@ use gpumem::controller::leader::Leadership;
 use gpumem::controller::metrics::Metrics;
 use gpumem::controller::now::{Now, rfc3339};
 use gpumem::controller::observe::Memory;
+use gpumem::controller::workload::Switches;
 use gpumem::controller::{reconcile, report};
 use gpumem_engine::forecast::{Class, Forecast, Outlook, TimeToOom, Unknown};
 use gpumem_engine::identity::DeviceKey;
@@ -358,6 +359,7 @@ impl Controller {
             metrics: Arc::new(Metrics::new().unwrap()),
             health: Arc::new(Health::default()),
             max_mode,
+            workload_kinds: Switches::everything(),
             ledger: "ledger".to_owned(),
             read_pod_logs: false,
             profile_ttl: Duration::from_hours(14 * 24),

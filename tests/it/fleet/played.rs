@@ -108,5 +108,6 @@ pub fn report(node: &str, cursor: Cursor, points: std::ops::RangeInclusive<u64>)
                     .collect(),
             },
         }],
+        hooks: Vec::new(),
     }
 }
