@@ -88,7 +88,8 @@ pub mod metric {
     pub const POLICY_ACTIONS: &str = "gpumem_policy_actions_total";
     /// 1 where the policy's condition is True, 0 otherwise; labels `namespace`, `policy`, `condition`, `reason`.
     pub const POLICY_CONDITION: &str = "gpumem_policy_condition";
-    /// Warnings that have been judged; `outcome` is `Hit`, `FalseAlarm`, `Missed`, or `Avoided` where somebody acted in between.
+    /// Warnings that have been judged; `outcome` is `Hit`, `Early`, `FalseAlarm`, `Missed`, `Avoided` where somebody acted in
+    /// between, or `Unknown`.
     pub const PREDICTIONS: &str = "gpumem_predictions_total";
     /// Histogram of the seconds from a container's warning to its OOM.
     pub const PREDICTION_LEAD: &str = "gpumem_prediction_lead_seconds";

@@ -49,6 +49,10 @@ pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -
         Vec::new()
     });
     if seen.containers.is_empty() {
+        // It may have died of what it is asked about.
+        seen.containers = remedy::dead(name, &namespace, args.container.as_deref(), &profiles);
+    }
+    if seen.containers.is_empty() {
         return Err(Error::NotFound { what: missing(name, &namespace, args, &seen) });
     }
     let pages: Vec<Page<'_>> = seen.containers.iter().map(|view| page(view, &policies, &profiles)).collect();
@@ -91,8 +95,10 @@ fn page<'a>(view: &'a ContainerView, policies: &'a [GpuMemoryPolicy], profiles: 
             workload.name == owner.name
                 || owner.name.strip_prefix(workload.name.as_str()).is_some_and(|rest| rest.starts_with('-'))
         });
-        let in_actions = profile.status.iter().flat_map(|status| &status.actions).any(|action| action.pod == view.pod);
-        is_owner || in_actions
+        let statuses = || profile.status.iter();
+        let in_actions = statuses().flat_map(|status| &status.actions).any(|action| action.pod == view.pod);
+        let in_ooms = statuses().flat_map(|status| &status.ooms).any(|oom| oom.pod == view.pod);
+        is_owner || in_actions || in_ooms
     };
     Page { view, policy, profile: profiles.iter().find(by_owner) }
 }

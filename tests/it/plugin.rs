@@ -11,7 +11,9 @@ use gpumem::plugin::cluster::Error;
 use gpumem::plugin::table::Style;
 use gpumem::plugin::{Cli, run};
 
-use crate::plugin_api::{THEIRS, World, containers, ledger_path, nodes};
+use gpumem::api::view::{Advice, DeclaredView, Range};
+
+use crate::plugin_api::{THEIRS, World, containers, ledger_path, list, loops, nodes};
 
 /// Compares with `tests/data/golden/<name>`.
 pub fn golden(name: &str, text: &str) {
@@ -64,6 +66,31 @@ async fn explain_says_why_what_would_be_done_and_what_stops_it() {
     golden("explain", &show(&world, "explain pod/train-6f9-x2k").await);
     golden("explain.json", &show(&world, "explain pod/train-6f9-x2k -o json").await);
     golden("explain-flat", &show(&world, "explain metrics-exporter-with-a-long-name-0").await);
+}
+
+#[tokio::test]
+async fn explain_says_what_a_dead_pod_died_of_and_what_to_change() {
+    let mut world = World::healthy();
+    world.set("/apis/gpumem.dev/v1alpha1/namespaces/team-a/gpumemoryprofiles", &list(&[loops()]));
+    golden("explain-dead", &show(&world, "explain pod/tune-2").await);
+}
+
+#[tokio::test]
+async fn explain_shows_what_is_declared_and_the_peak_that_each_change_leads_to() {
+    let mut world = World::healthy();
+    let mut seen = containers();
+    let leak = seen.containers.iter_mut().find(|view| view.pod.starts_with("train")).unwrap();
+    let range =
+        |low: u64, median: u64, high: u64| Some(Range { low: low << 30, median: median << 30, high: high << 30 });
+    leak.declared = Some(DeclaredView { peak_bytes: range(70, 74, 81), problem: None });
+    leak.advice = vec![Advice {
+        what: "gradient checkpointing".into(),
+        peak_bytes: range(47, 51, 57),
+        price: Some("25 to 35 % slower: one more forward pass".into()),
+        setting: Some("PyTorch: model.gradient_checkpointing_enable()".into()),
+    }];
+    world.live(&seen, &nodes());
+    golden("explain-declared", &show(&world, "explain pod/train-6f9-x2k").await);
 }
 
 #[tokio::test]
