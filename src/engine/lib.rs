@@ -36,6 +36,8 @@ pub mod pacing;
 
 pub mod decision;
 
+pub mod growth;
+
 pub mod replay;
 
 pub mod oom;
