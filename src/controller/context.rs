@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::fleet::{Fleet, Observation};
 use super::health::Health;
 use super::leader::Leadership;
+use super::limits::Limits;
 use super::metrics::Metrics;
 use crate::api::usage::PodReport;
 
@@ -37,6 +38,8 @@ pub struct Context {
     pub max_mode: Mode,
     /// Name of the ConfigMap with open intents and budgets, in `namespace`.
     pub ledger: String,
+    /// What should hold on each node, and what does.
+    pub limits: Limits,
     /// Counts merged reports: changes when there is new data. Await `changed()` instead of polling.
     pub news: watch::Receiver<u64>,
 }

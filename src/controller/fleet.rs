@@ -20,11 +20,14 @@ use crate::api::usage::{Cursor, DeviceReport, NvmlState, PodReport, SeriesData, 
 
 mod check;
 
+mod limits;
+
 mod node;
 
 mod observe;
 
 pub use check::Fault;
+pub use limits::Place;
 pub use observe::Seen;
 
 use node::Node;

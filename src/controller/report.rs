@@ -17,6 +17,7 @@ use serde_json::json;
 use tracing::warn;
 
 use super::context::Context;
+use super::limits;
 use super::metrics::{Assessed, RiskLevel};
 use super::now::Now;
 use super::observe::{Memory, Observed};
@@ -63,7 +64,8 @@ pub async fn report(
         let written = memory.written.get(&one.key);
         let previous =
             written.map(|(_, status)| status.clone()).or_else(|| one.object.status.clone()).unwrap_or_default();
-        let next = status::build(now.stamp, one, decisions, &own, brake, &previous);
+        let mut next = status::build(now.stamp, one, decisions, &own, brake, &previous);
+        limits::tell(ctx, &one.key, &mut next, &previous, now.stamp);
         let is_due = match status::difference(&previous, &next) {
             status::Difference::None => false,
             status::Difference::Minor => written.is_none_or(|(at, _)| now.stamp.since(*at) >= BETWEEN_MINOR),

@@ -93,6 +93,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         health: Arc::clone(&health),
         max_mode: args.max_mode,
         ledger: args.ledger.clone(),
+        limits: super::limits::Limits::default(),
         news: heard,
     });
     let exposition = Exposition {

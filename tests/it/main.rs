@@ -14,6 +14,8 @@ mod cluster;
 mod eviction;
 mod fleet;
 mod ledger;
+mod limits_agent;
+mod limits_controller;
 mod plugin;
 mod plugin_api;
 mod plugin_tui;

@@ -11,7 +11,7 @@ use gpumem_engine::usage::Attribution;
 
 use super::observe::Answers;
 use super::{Cursor, DeviceReport, FORGET, Merged, PodReport, SeriesData, SeriesReport, UsageReport};
-use crate::api::usage::{FORMAT, NvmlState};
+use crate::api::usage::{FORMAT, LimitReport, NvmlState};
 
 /// No agent samples less often; a longer interval in a report is not believed.
 const MAX_INTERVAL_MS: u64 = 60_000;
@@ -30,6 +30,7 @@ pub(super) struct Node {
     pub(super) agent_version: String,
     interval_ms: u64,
     pub(super) nvml: NvmlState,
+    pub(super) limits: Vec<LimitReport>,
 }
 
 /// Pods that a report brought, and pods of which nothing is held any more. A pod may be in both.
@@ -79,6 +80,7 @@ impl Node {
             agent_version: String::new(),
             interval_ms: report.interval_ms,
             nvml: report.nvml.clone(),
+            limits: Vec::new(),
         }
     }
 
@@ -102,6 +104,7 @@ impl Node {
             devices,
             pods,
             series,
+            limits,
         } = report;
         let mut moved = Moved::default();
         if boot_id != self.boot_id {
@@ -113,6 +116,7 @@ impl Node {
         } else if cursor.epoch != self.cursor.epoch {
             merged.restarted = true;
         }
+        self.limits = limits;
         (self.cursor, self.now, self.received) = (cursor, now, received);
         (self.agent_version, self.interval_ms, self.simulated, self.nvml) =
             (agent_version, interval_ms, simulated, nvml);
@@ -183,6 +187,7 @@ impl Node {
     pub(super) fn export(&self, name: &str, now: Instant) -> UsageReport {
         UsageReport {
             format: FORMAT,
+            limits: self.limits.clone(),
             agent_version: self.agent_version.clone(),
             node: name.to_owned(),
             boot_id: self.boot_id.clone(),

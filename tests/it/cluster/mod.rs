@@ -358,6 +358,7 @@ impl Controller {
             health: Arc::new(Health::default()),
             max_mode,
             ledger: "ledger".to_owned(),
+            limits: gpumem::controller::limits::Limits::default(),
             news: heard,
         });
         let recorder = report::recorder(&ctx);
