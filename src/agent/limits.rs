@@ -45,6 +45,7 @@ pub const LET_GO: Duration = Duration::from_mins(2);
 
 /// Flags about limits.
 #[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
 pub struct Args {
     /// Apply the memory limits that the GpuMemoryNode of this node lists. Needs root and a writable --cgroup-root.
     #[arg(long)]

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gpumem_engine::decision::Hold;
 use gpumem_engine::growth::{self, Bound, Claim, Desired, Style, Subject};
@@ -50,6 +50,8 @@ pub struct Limits(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
+    /// Since when this process leads: what it knew of an earlier term is old.
+    term: Option<Instant>,
     nodes: BTreeMap<String, Known>,
     listed: Option<Stamp>,
     /// Why node objects cannot be used here.
@@ -109,7 +111,7 @@ impl Limits {
     }
 
     /// How a container's limits and freezes stand, by the newest report of its node.
-    pub fn of(ctx: &Context, node: &str, container: &ContainerId, now: std::time::Instant) -> Vec<LimitState> {
+    pub fn of(ctx: &Context, node: &str, container: &ContainerId, now: Instant) -> Vec<LimitState> {
         let fleet = ctx.fleet();
         let Some((_, reports, _)) = fleet.limits(node, now) else { return Vec::new() };
         let own = reports.iter().filter(|report| report.container_id == *container);
@@ -132,6 +134,7 @@ struct Wanted {
 
 /// Makes what holds follow from what was observed. Only the leader calls it, once a round.
 pub async fn hold(ctx: &Context, memory: &mut Memory, observed: &[Observed], brake: &Brake, now: &Now) {
+    begin_term(ctx);
     let is_asked = observed.iter().any(|one| one.policy.as_ref().is_ok_and(asks));
     if !is_asked && ctx.limits.state().nodes.is_empty() && ctx.limits.state().listed.is_some() {
         ctx.limits.state().lines.clear();
@@ -162,6 +165,15 @@ pub async fn hold(ctx: &Context, memory: &mut Memory, observed: &[Observed], bra
         wanted.iter().map(|wanted| (wanted.entry.container_id.clone(), wanted.entry.device.clone())).collect();
     state.targets.retain(|key, _| alive.contains(key));
     state.namespaces.retain(|_, (at, _)| now.stamp.since(*at) < LIFE);
+}
+
+/// Forgets what was known before this process began to lead: somebody else may have written since.
+fn begin_term(ctx: &Context) {
+    let since = ctx.leadership.borrow().since;
+    let mut state = ctx.limits.state();
+    if state.term != Some(since) {
+        *state = State { term: Some(since), ..State::default() };
+    }
 }
 
 fn asks(policy: &Policy) -> bool {

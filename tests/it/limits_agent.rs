@@ -283,7 +283,7 @@ async fn a_limit_ends_at_its_moment_even_when_controller_and_api_are_gone() {
     let mut scene = Scene::with("H200:1").await;
     let _process = scene.process(GIB);
     let agent = scene.agent().await;
-    let soon = (jiff::Timestamp::now() + jiff::SignedDuration::from_secs(6)).to_string();
+    let soon = (jiff::Timestamp::now() + jiff::SignedDuration::from_secs(10)).to_string();
     scene.order(&[entry(&scene.gpu(), &json!({"bytes": 6 * GIB}), &soon)]);
     scene.until(&agent, LimitPhase::Applied).await;
     scene.node.api.stop().await;

@@ -87,6 +87,7 @@ pub async fn request_freeze(ctx: &Context, request: &FreezeRequest, now: &Now) -
     if has_exec_probe(&pod, &request.container) {
         return Err(Refusal::LivenessProbe(request.container.clone()));
     }
+    super::begin_term(ctx);
     if !node::list(ctx, now).await || ctx.limits.state().unusable.is_some() {
         return Err(Refusal::Off);
     }

@@ -224,7 +224,7 @@ pub fn status(
     for known in &previous.limits {
         let is_reported =
             reports.iter().any(|report| (report.container_id.as_str(), report.device.as_str()) == known.key());
-        if !is_reported && known.boot_id == boot {
+        if !is_reported && known.boot_id == boot && !known.cgroup.is_empty() {
             limits.push(known.clone());
         }
     }
