@@ -40,7 +40,11 @@ pub mod limits;
 
 pub mod profile;
 
+pub mod hook;
+
 pub mod report;
+
+pub mod truth;
 
 pub mod cleanup;
 

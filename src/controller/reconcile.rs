@@ -21,6 +21,7 @@ use super::limits;
 use super::now::Now;
 use super::observe::{Memory, observe};
 use super::report;
+use super::truth;
 use crate::api::policy::GpuMemoryPolicy;
 use crate::api::usage::PodReport;
 
@@ -116,4 +117,5 @@ pub async fn round(
     done.extend(deeds::carry_out(ctx, memory, ledger, &observed, &decisions, now).await);
     limits::hold(ctx, memory, &observed, &deeds.brake, now).await;
     report::report(ctx, memory, recorder, &observed, &decisions, &done, &deeds.brake, now).await;
+    truth::look(ctx, memory, recorder, &observed, &done, now).await;
 }

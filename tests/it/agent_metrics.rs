@@ -72,6 +72,7 @@ fn the_metrics_of_a_busy_node_read_as_in_the_golden_file() {
         simulated: false,
         devices: vec![shared, lost, slice],
         limits: Vec::new(),
+        hooks: Vec::new(),
     };
     let metrics = SelfMetrics::new().unwrap();
     metrics.query_failed("memory", QueryFailure::DeviceLost);

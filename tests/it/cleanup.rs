@@ -14,6 +14,7 @@ fn args(keep_profiles: bool) -> Args {
         controller_selector: Some("app=controller".to_owned()),
         keep_profiles,
         release_limits: false,
+        hook: true,
     }
 }
 

@@ -95,6 +95,7 @@ pub fn report(node: &str, cursor: Cursor, points: std::ops::RangeInclusive<u64>)
             annotations: BTreeMap::new(),
             owner: None,
             terminating: false,
+            ends: Vec::new(),
         }],
         series: vec![SeriesReport {
             device,
@@ -108,5 +109,6 @@ pub fn report(node: &str, cursor: Cursor, points: std::ops::RangeInclusive<u64>)
                     .collect(),
             },
         }],
+        hooks: Vec::new(),
     }
 }
