@@ -37,7 +37,7 @@ pub const BUILD_INFO: &str = "gpumem_agent_build_info";
 /// Name, help and place of a gauge that is read from the snapshot.
 type Declared = (&'static str, &'static str);
 
-const GAUGES: [Declared; 16] = [
+const GAUGES: [Declared; 17] = [
     (metric::DEVICE_TOTAL, "All memory of the device. A MIG slice is a device of its own and carries gpu_instance_id."),
     (
         metric::DEVICE_USED,
@@ -68,6 +68,10 @@ const GAUGES: [Declared; 16] = [
     (
         metric::CONTAINER_PEAK,
         "Highest GPU memory of the container's current instance on this device since the agent first saw it.",
+    ),
+    (
+        metric::CONTAINER_LIMIT,
+        "GPU memory that the container may hold on this device, as it was read back from what enforces it. Its next allocation beyond it fails with out of memory. Absent where nothing limits it.",
     ),
     (
         metric::CONTAINER_ALLOCATED,
@@ -102,6 +106,7 @@ enum Place {
     Attribution,
     ContainerUsed,
     ContainerPeak,
+    ContainerLimit,
     ContainerAllocated,
     ContainerCached,
     NvmlUp,
@@ -235,6 +240,7 @@ impl Collector for SnapshotCollector {
         for device in &snapshot.devices {
             families.device(device, &snapshot);
         }
+        families.limits(&snapshot);
         for hook in &snapshot.hooks {
             families.hook(hook);
         }
@@ -290,6 +296,17 @@ impl Families<'_> {
             labels.push(label("container", &container.container));
             self.push(Place::ContainerPeak, labels.clone(), container.peak.as_f64());
             self.push(Place::ContainerUsed, labels, container.used.as_f64());
+        }
+    }
+
+    fn limits(&mut self, snapshot: &Snapshot) {
+        for limit in &snapshot.limits {
+            let Some(device) = snapshot.devices.iter().find(|device| device.key == limit.device) else { continue };
+            let mut labels = device_labels(self.node, device.index, &device.key);
+            labels.push(label("namespace", &limit.namespace));
+            labels.push(label("pod", &limit.pod));
+            labels.push(label("container", &limit.container));
+            self.push(Place::ContainerLimit, labels, limit.limit.as_f64());
         }
     }
 

@@ -6,6 +6,10 @@ pub const GROUP: &str = "gpumem.dev";
 pub const VERSION: &str = "v1alpha1";
 /// Field manager of the controller's server-side applies.
 pub const FIELD_MANAGER: &str = "gpumem-controller";
+/// Field manager of the node objects' specs: a manager of its own, so that limits and statuses never release each other.
+pub const LIMITS_MANAGER: &str = "gpumem-limits";
+/// Field manager of the uninstallation.
+pub const CLEANUP_MANAGER: &str = "gpumem-cleanup";
 /// Reporting controller of Events.
 pub const REPORTER: &str = "gpumem.dev/controller";
 

@@ -40,6 +40,7 @@ pub mod pacing;
 
 pub mod decision;
 
+pub mod growth;
 pub mod score;
 
 pub mod peaks;

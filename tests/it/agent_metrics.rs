@@ -102,6 +102,7 @@ fn the_metrics_of_a_busy_node_read_as_in_the_golden_file() {
         reason: "",
         simulated: false,
         devices: vec![shared, lost, slice],
+        limits: Vec::new(),
         hooks: vec![hook("train-0", "main", Some(20), Some(32)), hook("tf", "main", Some(8), None)],
     };
     let metrics = SelfMetrics::new().unwrap();

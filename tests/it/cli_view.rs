@@ -88,6 +88,7 @@ fn report(node: usize, devices: usize, kinds: &[Series; 2]) -> UsageReport {
     };
     UsageReport {
         format: FORMAT,
+        limits: Vec::new(),
         agent_version: "0.1.0".into(),
         node: format!("node-{node}"),
         boot_id: "boot".into(),
