@@ -13,6 +13,7 @@ mod cli_view;
 mod cluster;
 mod eviction;
 mod fleet;
+mod label_values;
 mod ledger;
 mod plugin;
 mod plugin_api;
