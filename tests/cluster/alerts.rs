@@ -14,7 +14,7 @@ use crate::support::world::World;
 use crate::support::{throughout, until};
 
 /// From the start of the leak to the message: start, warm-up, detection, and what a busy machine adds.
-const WARNING: Duration = Duration::from_secs(150);
+const WARNING: Duration = Duration::from_mins(4);
 /// Full in ten minutes: within the half hour that GpuMemOomRiskHigh warns of, and never within the five minutes of
 /// GpuMemOomImminent while the test lasts.
 const LEAK: &str = "leak:from=30GiB,rate=80MiB/s,start=5s";
