@@ -88,7 +88,7 @@ pub mod metric {
     pub const CONTAINER_OOMS: &str = "gpumem_container_oom_events_total";
     /// Always 1; labels `node`, `namespace`, `pod`, `container`, `owner_kind`, `owner_name` (the pod's controller; empty without one).
     pub const WORKLOAD_INFO: &str = "gpumem_workload_info";
-    /// Actions of policies. `outcome` as in the policy's `status.recentActions`: `Succeeded`, `Failed`, `Blocked`, …
+    /// Actions of policies. `outcome` as in the policy's `status.recentActions`: `Succeeded`, `BlockedByBudget`, `Rejected`, …
     pub const POLICY_ACTIONS: &str = "gpumem_policy_actions_total";
     /// 1 where the policy's condition is True, 0 otherwise; labels `namespace`, `policy`, `condition`, `reason`.
     pub const POLICY_CONDITION: &str = "gpumem_policy_condition";

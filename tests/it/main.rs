@@ -14,6 +14,7 @@ mod cluster;
 mod eviction;
 mod fleet;
 mod hook;
+mod label_values;
 mod ledger;
 mod limits_agent;
 mod limits_controller;
