@@ -67,11 +67,11 @@ pub fn block(shape: &Shape, run: &Run) -> Block {
         Family::Llama | Family::Gemma | Family::T5 => 3.0 + f64::from(trains),
         // gelu_new is written as single operations: power, tanh, sum and two products keep five tensors. Under autocast
         // the power runs in fp32, and so does what follows it.
-        Family::Gpt2 if run.compute == Compute::Autocast => 8.0,
-        Family::Gpt2 => 5.0,
+        _ if shape.composed_gelu && run.compute == Compute::Autocast => 8.0,
+        _ if shape.composed_gelu => 5.0,
         // ReLU keeps its output, which the next matrix reads anyway.
         Family::Opt => 1.0,
-        Family::Bert | Family::NeoX => 1.0 + f64::from(trains),
+        Family::Gpt2 | Family::Bert | Family::NeoX => 1.0 + f64::from(trains),
         Family::Unknown => 4.0,
     };
     let masks = if matches!(shape.family, Family::Gpt2 | Family::Bert | Family::Opt) { 2.0 * hidden } else { 0.0 };

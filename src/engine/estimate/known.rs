@@ -94,6 +94,7 @@ pub fn shape(name: &str) -> Option<Shape> {
     if let Some((family, found, positions)) = OTHER.iter().find(|entry| plain(entry.1.0) == wanted) {
         let mut shape = row(found);
         (shape.family, shape.positions) = (*family, *positions);
+        shape.composed_gelu = *family == Family::Gpt2 || matches!(shape.name.as_str(), "gpt-j-6b" | "phi-1.5");
         return Some(shape);
     }
     special(SPECIAL.iter().copied().find(|name| plain(name) == wanted)?)

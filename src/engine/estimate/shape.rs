@@ -68,6 +68,8 @@ pub struct Shape {
     pub qk_norm: bool,
     /// Queries, keys and values have a bias.
     pub qkv_bias: bool,
+    /// GELU is written as single operations (`gelu_new`), whose tensors are all kept.
+    pub composed_gelu: bool,
     /// Mixture of experts, if it is one.
     pub experts: Option<Experts>,
     /// Bytes of keys and values per token and layer at 16 bits, where not `4 * kv_heads * head_dim` (latent attention).
@@ -107,6 +109,7 @@ impl Shape {
             tied,
             qk_norm: false,
             qkv_bias: false,
+            composed_gelu: false,
             experts: None,
             kv_bytes_per_token: None,
             tower: 0,
