@@ -173,10 +173,11 @@ def build(shape, options):
     kind = {"t5": transformers.AutoModelForSeq2SeqLM, "roberta": transformers.AutoModelForMaskedLM}
     # Frozen bases of adapters lie in 16 bits; autocast over a full model starts from fp32.
     is_16_bit = options["precision"] == "bf16" or options.get("method") == "lora"
-    attention = options.get("attention", "eager" if shape["model_type"] == "t5" else "sdpa")
+    # Where a configuration names no kind of attention, the library's own choice stands.
+    attention = {"attn_implementation": options["attention"]} if "attention" in options else {}
     with no_init_weights():
         model = kind.get(shape["model_type"], transformers.AutoModelForCausalLM).from_config(
-            config, dtype=torch.bfloat16 if is_16_bit else torch.float32, attn_implementation=attention)
+            config, dtype=torch.bfloat16 if is_16_bit else torch.float32, **attention)
     model.tie_weights()
     model = model.to("cuda")
     with torch.no_grad():
@@ -290,13 +291,15 @@ def measure(names):
     began, running = time.monotonic(), []
     needs = {point["name"]: point["predicted"]["totalBytes"]["high"] for point in points}
     while waiting or running:
-        for name, process, start in list(running):
+        for name, process, start, log in list(running):
             if process.poll() is None and time.monotonic() - start > POINT_S:
                 process.kill()
             if process.poll() is None:
                 continue
-            out, err = process.communicate()
-            running.remove((name, process, start))
+            out = process.stdout.read()
+            running.remove((name, process, start, log))
+            log.seek(0)
+            err = log.read()
             if process.returncode == 0:
                 print(out.strip().splitlines()[-1], flush=True)
             else:
@@ -316,8 +319,10 @@ def measure(names):
                 settings = dict(os.environ)
                 if point["options"].get("expandableSegments"):
                     settings["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-                running.append((name, subprocess.Popen([sys.executable, __file__, "one", name], text=True, env=settings,
-                                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE), time.monotonic()))
+                log = tempfile.TemporaryFile("w+")
+                process = subprocess.Popen([sys.executable, __file__, "one", name], text=True, env=settings,
+                                           stdout=subprocess.PIPE, stderr=log)
+                running.append((name, process, time.monotonic(), log))
         time.sleep(0.2)
     print(f"{time.monotonic() - began:.0f} s in all", file=sys.stderr)
 
