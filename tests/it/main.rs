@@ -19,5 +19,6 @@ mod plugin_api;
 mod plugin_tui;
 mod policy;
 mod reconcile;
+mod simulate;
 mod support;
 mod tidy;
