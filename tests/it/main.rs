@@ -11,6 +11,7 @@ mod cleanup;
 mod cli;
 mod cli_view;
 mod cluster;
+mod docs;
 mod eviction;
 mod fleet;
 mod ledger;

@@ -72,6 +72,8 @@ pub fn shape(text: &str) -> Result<Shape, Error> {
     let activation = text_of(config, "hidden_act").or_else(|| text_of(config, "activation_function"));
     let default = matches!(kind.as_str(), "gpt2" | "gptj" | "gpt_neo" | "phi");
     shape.composed_gelu = activation.map_or(default, |word| matches!(word.as_str(), "gelu_new" | "gelu_fast"));
+    shape.layer_norm = ["stablelm", "cohere"].iter().any(|word| kind.starts_with(word));
+    shape.post_norms = kind.starts_with("gemma2") || kind.starts_with("gemma3");
     shape.experts = experts(config, ffn)?;
     shape.kv_bytes_per_token = match number(config, &["kv_lora_rank"])? {
         Some(rank) => Some(rank.saturating_add(number(config, &["qk_rope_head_dim"])?.unwrap_or(64)).saturating_mul(2)),

@@ -116,7 +116,10 @@ fn special(name: &str) -> Option<Shape> {
         _ => return None,
     };
     match name {
-        "gemma-2b" | "gemma2-9b" => (shape.family, shape.head_dim) = (Family::Gemma, 256),
+        "gemma-2b" | "gemma2-9b" => {
+            (shape.family, shape.head_dim) = (Family::Gemma, 256);
+            shape.post_norms = name == "gemma2-9b";
+        }
         "qwen3-0.6b" | "qwen3-8b" | "qwen3-32b" => (shape.qk_norm, shape.head_dim) = (true, 128),
         "mixtral-8x7b" => shape.experts = Some(moe(8, 2, 14336)),
         "qwen3-30b-a3b" => {
