@@ -117,10 +117,12 @@ fn every_page_is_in_the_summary() {
     assert!(missing.is_empty(), "not in docs/SUMMARY.md: {missing:?}");
 }
 
-/// Commands in a page's fenced blocks: each the words from the program on.
+/// Commands in a page's fenced blocks and code spans: each the words from the program on.
 fn commands(page: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
-    for line in lines(page, true) {
+    let spans = lines(page, false).join(" ");
+    let spans = spans.split('`').skip(1).step_by(2).map(str::to_owned);
+    for line in lines(page, true).into_iter().chain(spans) {
         let line = line.trim_start().trim_start_matches("$ ");
         for part in line.split(['|', ';']).flat_map(|part| part.split("&&")) {
             let words: Vec<String> = part
@@ -275,7 +277,12 @@ fn reference(name: &str, made: &str) {
 
 /// Text as one cell of a table.
 fn cell(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|").replace('<', "&lt;")
+    code(text).replace('<', "&lt;")
+}
+
+/// The same inside of a code span, where only the bar means something.
+fn code(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
 #[test]
@@ -347,7 +354,9 @@ fn schema(out: &mut String, path: &str, object: &Value, depth: usize) {
             |words| words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "),
         );
         let range = match (&field["minimum"], &field["maximum"]) {
-            (Value::Number(min), Value::Number(max)) => format!(", {min} to {max}"),
+            (Value::Number(min), Value::Number(max)) => {
+                format!(", {} to {}", min.as_f64().unwrap_or_default(), max.as_f64().unwrap_or_default())
+            }
             _ => String::new(),
         };
         let default = if required.contains(&name.as_str()) {
@@ -355,7 +364,7 @@ fn schema(out: &mut String, path: &str, object: &Value, depth: usize) {
         } else if field["default"].is_null() {
             String::new()
         } else {
-            format!("`{}`", cell(&field["default"].to_string()))
+            format!("`{}`", code(&field["default"].to_string()))
         };
         let words = cell(field["description"].as_str().unwrap_or_default());
         let _ = writeln!(out, "| `{name}` | {kind}{range} | {default} | {words} |");
@@ -395,9 +404,10 @@ fn the_reference_of_alerts_is_that_of_the_rules() {
         .to_owned();
     let mut recorded = String::new();
     for rule in rules["groups"].as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap()) {
-        let expression = cell(rule["expr"].as_str().unwrap());
+        let expression = code(rule["expr"].as_str().unwrap());
         if let Some(alert) = rule["alert"].as_str() {
-            let (severity, hold) = (&rule["labels"]["severity"], rule["for"].as_str().unwrap_or("at once"));
+            let hold = rule["for"].as_str().filter(|hold| *hold != "0m").unwrap_or("at once");
+            let severity = &rule["labels"]["severity"];
             let severity = severity.as_str().unwrap_or_default();
             let _ = writeln!(out, "| [{alert}](../runbooks/{alert}.md) | {severity} | {hold} | `{expression}` |");
         } else if let Some(record) = rule["record"].as_str() {
@@ -446,6 +456,7 @@ fn the_table_of_rights_is_that_of_the_chart() {
 fn help(out: &mut String, command: &clap::Command, path: &str, depth: usize) {
     if !path.is_empty() && command.get_name() != "help" {
         let mut shown = command.clone().disable_help_subcommand(true).term_width(110);
+        shown = shown.mut_args(|argument| argument.hide_env_values(true));
         let text = shown.render_long_help().to_string();
         let text = text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
         let _ = write!(out, "\n{} {path}\n\n```text\n{}\n```\n", "#".repeat(depth.min(4)), text.trim());

@@ -82,7 +82,8 @@ fn what_came_true_what_was_for_nothing_and_what_was_missed_is_counted() {
     {
         let (text, notes, code) = simulate(&folder.0, &["--prometheus", &file, "-o", form]);
         assert_eq!((notes.as_str(), code), ("", 0));
-        golden(name, &text);
+        // The listing of alarms has the forecast's numbers, which every new fit changes; the counts are the point.
+        golden(name, &if form == "wide" { crate::cli::shape(&text) } else { text });
     }
     let (text, ..) = simulate(&folder.0, &["--prometheus", &file, "-o", "json"]);
     let found: Value = serde_json::from_str(&text).unwrap();
