@@ -217,7 +217,8 @@ impl Cli {
                 std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
             }
         };
-        Style { color }
+        let width = std::io::stdout().is_terminal().then(ratatui::crossterm::terminal::size);
+        Style { color, width: width.and_then(Result::ok).map(|(width, _)| width.into()) }
     }
 
     async fn with_cluster(&self, style: Style) -> ExitCode {

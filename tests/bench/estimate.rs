@@ -188,6 +188,9 @@ fn verdicts(all: &[Point]) {
     println!("figure estimate_called_a_fit_wrongly {:.2} percent", 100.0 * wrong.len() as f64 / all.len() as f64);
 }
 
+/// What was said of a job, then or now.
+type Said = fn(&points::Aside) -> &Interval;
+
 /// Jobs that were predicted, and the prediction committed, before anybody measured them: what was said then, and what would
 /// be said now that they were looked at.
 fn aside() {
@@ -208,7 +211,6 @@ fn aside() {
             inside(&point.now)
         );
     }
-    type Said = fn(&points::Aside) -> &Interval;
     let when: [(&str, Said); 2] = [("then", |point| &point.then), ("now", |point| &point.now)];
     for (when, said) in when {
         let error = |point: &points::Aside| (said(point).median / point.actual - 1.0).abs();

@@ -147,3 +147,32 @@ fn what_cannot_be_asked_says_how_to_get_it_all_the_same() {
     let (_, error, code) = simulate(&folder.0, &[]);
     assert!(code == 2 && error.contains("--prometheus"), "{error}");
 }
+
+#[test]
+fn every_rung_that_may_be_taken_is_named_mildest_first_and_held_apart() {
+    let folder = Folder::new("rungs");
+    let policy = POLICY.replace(
+        "actions: [{type: Evict}, {type: Checkpoint}, {type: Notify}]",
+        "disruption: {cooldownSeconds: 21600}\n  \
+         actions: [{type: Evict}, {type: SuspendWorkload}, {type: Checkpoint}, {type: SuspendToHost}, {type: Notify}]",
+    );
+    std::fs::write(folder.0.join("policy.yaml"), policy.replace("spec:\n", "spec:\n  mode: DryRun\n")).unwrap();
+    let mut trace = "t_s,container,used_mib,capacity_mib\n".to_owned();
+    for t_s in (0..7200_u32).step_by(10) {
+        trace += &format!("{t_s},train,{},24576\n", 2000 + (t_s % 3600) * 6);
+    }
+    std::fs::write(folder.0.join("leak.csv"), trace).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_kubectl-gpumem"))
+        .args(["policy", "test", "-o", "json", "-f"])
+        .arg(folder.0.join("policy.yaml"))
+        .arg("--trace")
+        .arg(folder.0.join("leak.csv"))
+        .output()
+        .unwrap();
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let alarms = found["items"][0]["alarms"].as_array().unwrap();
+    assert_eq!(
+        alarms[0]["would"], "SuspendToHost or Checkpoint+SuspendWorkload or Checkpoint+Evict (dry run)",
+        "{found}"
+    );
+}

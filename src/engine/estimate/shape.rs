@@ -40,6 +40,7 @@ pub struct Experts {
 }
 
 /// The numbers of a transformer.
+#[expect(clippy::struct_excessive_bools, reason = "each is a property of its own, as config files have them")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
     /// What people call it.
