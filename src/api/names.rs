@@ -78,7 +78,7 @@ pub mod metric {
     pub const CONTAINER_TIME_TO_OOM: &str = "gpumem_container_time_to_oom_seconds";
     /// 0 low to 3 critical; absent when unknown.
     pub const CONTAINER_RISK: &str = "gpumem_container_risk_level";
-    /// What may not be exceeded on a device, where something enforces it; absent elsewhere. Labels as for `CONTAINER_USED`.
+    /// What may not be exceeded on a device, where something enforces it; absent elsewhere. Labels as of the used bytes.
     pub const CONTAINER_LIMIT: &str = "gpumem_container_memory_limit_bytes";
     /// Live memory as the container's own allocator counts it (hooked pods only).
     pub const CONTAINER_ALLOCATED: &str = "gpumem_container_allocator_allocated_bytes";

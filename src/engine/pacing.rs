@@ -425,15 +425,7 @@ mod tests {
     use super::*;
 
     fn disruption() -> Disruption {
-        Disruption {
-            max_concurrent: 1,
-            max_per_hour: 2,
-            min_available: 1,
-            require_budget: true,
-            cooldown: Duration::from_mins(15),
-            max_attempts: 3,
-            protect: Vec::new(),
-        }
+        Disruption { protect: Vec::new(), ..Disruption::default() }
     }
 
     fn past(at: i64, result: PastResult) -> Past {

@@ -31,28 +31,10 @@ fn policy(mode: Mode) -> Policy {
         containers: Vec::new(),
         budget: Budget::Device,
         headroom: Bytes::ZERO,
-        prediction: Prediction {
-            horizon: Duration::from_mins(15),
-            declared_peak: None,
-            act_probability: 0.8,
-            act_for: Duration::from_mins(2),
-            clear_probability: 0.5,
-            clear_for: Duration::from_mins(5),
-            min_samples: 10,
-            max_sample_age: Duration::from_secs(30),
-            warm_up: Duration::from_mins(10),
-        },
+        prediction: Prediction::default(),
         actions: Actions { evict: true, ..Actions::default() },
         growth: None,
-        disruption: Disruption {
-            max_concurrent: 1,
-            max_per_hour: 2,
-            min_available: 1,
-            require_budget: true,
-            cooldown: Duration::from_mins(15),
-            max_attempts: 3,
-            protect: Vec::new(),
-        },
+        disruption: Disruption { protect: Vec::new(), ..Disruption::default() },
     }
 }
 
