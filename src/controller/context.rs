@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::fleet::{Fleet, Observation};
 use super::health::Health;
 use super::leader::Leadership;
+use super::limits::Limits;
 use super::metrics::Metrics;
 use super::workload::Switches;
 use crate::api::usage::PodReport;
@@ -40,6 +41,8 @@ pub struct Context {
     pub workload_kinds: Switches,
     /// Name of the ConfigMap with open intents and budgets, in `namespace`.
     pub ledger: String,
+    /// What should hold on each node, and what does.
+    pub limits: Limits,
     /// Whether the last lines of a dead container's log may be read.
     pub read_pod_logs: bool,
     /// A profile goes when its workload has been gone for so long.

@@ -36,6 +36,8 @@ pub mod intent;
 
 pub mod act;
 
+pub mod limits;
+
 pub mod profile;
 
 pub mod hook;

@@ -96,6 +96,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         max_mode: args.max_mode,
         workload_kinds: args.workload_kinds.clone(),
         ledger: args.ledger.clone(),
+        limits: super::limits::Limits::default(),
         read_pod_logs: args.read_pod_logs,
         profile_ttl: Duration::from_secs(args.profile_ttl_days.saturating_mul(86_400)),
         news: heard,

@@ -91,6 +91,11 @@ offline() {
   expect "by default nothing is simulated" absent 'gpumem-sim|GPUMEM_SIM' "$work/default"
   "$helm" template r "$chart" -s templates/agent-rbac.yaml >"$work/render"
   expect "the agent has no right to write" absent 'create|update|patch|delete|\*' "$work/render"
+  "$helm" template r "$chart" -s templates/agent-rbac.yaml -f "$chart/ci/limits-values.yaml" >"$work/render"
+  expect "and none where it limits and suspends" absent 'create|update|patch|delete|\*' "$work/render"
+  expect "by default nobody reads or writes limits" absent 'gpumemorynodes/status|SYS_PTRACE|/host/cgroup' "$work/default"
+  render "$work/render" --set agent.limits.enabled=true
+  expect "limits take root and no capability" absent 'SYS_PTRACE|DAC_OVERRIDE' "$work/render"
   "$helm" template r "$chart" -f "$chart/ci/everything-values.yaml" >"$work/render"
   awk '/matchLabels:|^  selector:/ {inside = 1; next} inside && !/^ *(app.kubernetes.io|matchLabels)/ {inside = 0} inside' "$work/render" >"$work/selectors"
   expect "common labels are in no selector" absent 'team|cost' "$work/selectors"

@@ -32,10 +32,15 @@ fn screen(shown: &Shown) -> String {
 }
 
 async fn ask(world: &World, line: &str) -> Result<Shown, Error> {
+    ask_on(world, line, None).await
+}
+
+/// The same on a terminal of so many columns.
+async fn ask_on(world: &World, line: &str, width: Option<usize>) -> Result<Shown, Error> {
     let cli = Cli::try_parse_from(["kubectl-gpumem"].into_iter().chain(line.split(' '))).unwrap();
     let namespace = if cli.all_namespaces { None } else { Some(cli.namespace.as_deref().unwrap_or("team-a")) };
     let now = "2026-11-29T12:00:04Z".parse().unwrap();
-    let style = Style { color: cli.color == gpumem::plugin::When::Always };
+    let style = Style { color: cli.color == gpumem::plugin::When::Always, width };
     run(&cli.command, &world.cluster(namespace), style, now).await
 }
 
@@ -58,6 +63,19 @@ async fn risk_is_coloured_only_where_colour_is_wanted() {
     let world = World::healthy();
     golden("top-pods-colour", &show(&world, "top pods -A --color always").await);
     assert!(!show(&world, "top pods -A --color never").await.contains('\u{1b}'));
+}
+
+#[tokio::test]
+async fn on_a_terminal_of_eighty_columns_no_line_is_longer_and_risk_is_there() {
+    let world = World::healthy();
+    for rows in ["pods -A", "nodes", "gpus", "workloads -A"] {
+        let shown = ask_on(&world, &format!("top {rows}"), Some(80)).await.unwrap();
+        let longest = shown.text.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(longest <= 80 || rows.starts_with("workloads"), "{rows}: {longest}\n{}", shown.text);
+        assert!(shown.text.contains("RISK") && shown.text.contains("OOM IN"), "{}", shown.text);
+    }
+    golden("top-pods-narrow", &screen(&ask_on(&world, "top pods -A", Some(80)).await.unwrap()));
+    golden("top-workloads-narrow", &screen(&ask_on(&world, "top workloads -A", Some(80)).await.unwrap()));
 }
 
 #[tokio::test]

@@ -202,6 +202,13 @@ async fn every_kind_has_its_levers_and_counts_the_pods_that_stop() {
             "NoLever",
         ),
         (
+            "RayService",
+            vec![ray_cluster(json!({})), ("ray.io/v1", "RayService", "rayservices", json!({}), json!({}))],
+            "1",
+            "NoLever",
+            "NoLever",
+        ),
+        (
             "LeaderWorkerSet, worker",
             vec![stateful_set(), leader(), stateful_set(), lws("")],
             "4",
@@ -540,6 +547,23 @@ async fn a_group_is_known_from_the_owner_or_from_the_child_that_knows() {
     // The owner itself is gone, or another one.
     cluster.world().remove("ray.io", "rayjobs", "ml", "o1");
     assert_eq!(read_group(&client, "ml", chain.top().unwrap()).await.unwrap(), None);
+    // A trainer gives its JobSet its own name.
+    let cluster = Cluster::new();
+    below(&cluster, &[("trainer.kubeflow.org/v1alpha1", "TrainJob", "trainjobs", json!({}), json!({}))], |_| {});
+    let (.., spec, _) = job_set();
+    cluster.world().put(
+        "jobset.x-k8s.io",
+        "jobsets",
+        json!({
+            "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+            "metadata": {"namespace": "ml", "name": "o0",
+                "ownerReferences": [owner("trainer.kubeflow.org/v1alpha1", "TrainJob", "o0", "uid-of-o0")]},
+            "spec": spec, "status": {"replicatedJobsStatus": [{"name": "w", "ready": 1}]}
+        }),
+    );
+    let (_, trainer) = climb(&cluster).await;
+    let group = read_group(&cluster.api.client(), "ml", trainer.top().unwrap()).await.unwrap().unwrap();
+    assert_eq!((group.desired, group.ready), (8, 4));
 }
 
 #[tokio::test]

@@ -160,6 +160,11 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- else if eq (toString (index . 1)) "true" -}}true{{- end -}}
 {{- end }}
 
+{{- /* Not empty where the agent may make something hold on its node. */}}
+{{- define "gmo.holds" -}}
+{{- if and .Values.agent.enabled (or .Values.agent.limits.enabled .Values.agent.suspend.enabled) }}true{{ end -}}
+{{- end }}
+
 {{- define "gmo.mayEvict" -}}
 {{- if eq (toString .Values.rbac.actions.evict) "auto" -}}
 {{- if ne .Values.controller.maxMode "Observe" }}true{{ end -}}

@@ -80,7 +80,14 @@ async fn create(scene: &Scene<'_>, plural: &str, mut object: Value, owner: Optio
     let (group, version) = api_version.rsplit_once('/').unwrap_or(("", &api_version));
     let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, &kind), plural);
     let api: Api<DynamicObject> = Api::namespaced_with(scene.world.client.clone(), &scene.namespace, &resource);
-    let created = api.create(&PostParams::default(), &serde_json::from_value(object)?).await;
+    // Whoever creates a Deployment owns its replicas, even if only the server's default wrote them; whoever applies it
+    // owns what the manifest names. Pods and Jobs are created, as most people do.
+    let created = if matches!(kind.as_str(), "Deployment" | "StatefulSet") {
+        let name = text(&object["metadata"]["name"]);
+        api.patch(&name, &PatchParams::apply("test"), &Patch::Apply(&object)).await
+    } else {
+        api.create(&PostParams::default(), &serde_json::from_value(object)?).await
+    };
     let created = created.with_context(|| format!("creating a {kind} of {api_version}"))?;
     let (name, uid) = (created.metadata.name.unwrap_or_default(), created.metadata.uid.unwrap_or_default());
     Ok(json!({"apiVersion": api_version, "kind": kind, "name": name, "uid": uid, "controller": true}))
@@ -133,7 +140,7 @@ fn bare(name: &str) -> Value {
 
 /// Name of the first pod of `app`, as soon as its controller made it.
 async fn pod_of(scene: &Scene<'_>, app: &str) -> Result<Value> {
-    until(&format!("a pod of {app}"), Duration::from_secs(60), || async {
+    until(&format!("a pod of {app}"), Duration::from_mins(1), || async {
         let pod = scene.pods(app).await?.into_iter().next();
         Ok(pod.map(|pod| {
             let (name, uid) = (pod.metadata.name.unwrap_or_default(), pod.metadata.uid.unwrap_or_default());
@@ -153,6 +160,9 @@ async fn look(scene: &Scene<'_>, client: &kube::Client, app: &str) -> Result<(us
     let found = resolve(client, &Switches::everything(), &mut hops, Stamp(0), &policy()?, &chain, &facts).await;
     Ok((chain.owners.len(), found))
 }
+
+/// A pod's label, its owners from the top with their plurals, and what is found: evict, suspend, scale.
+type Stack = (&'static str, Vec<(&'static str, Value)>, (&'static str, &'static str, &'static str));
 
 fn says(found: &Resolution) -> (String, String, String) {
     (
@@ -179,7 +189,7 @@ async fn workloads_of_every_kind_are_found_with_the_controllers_own_rights() -> 
     let ray = json!({"workerGroupSpecs": [{"replicas": 3}]});
 
     // Pods made by Kubernetes' own controllers, below owners of every sort; the top is made first.
-    let stacks: Vec<(&str, Vec<(&str, Value)>, (&str, &str, &str))> = vec![
+    let stacks: Vec<Stack> = vec![
         (
             "deployment",
             vec![("deployments", set("apps/v1", "Deployment", "deployment"))],
@@ -250,6 +260,18 @@ async fn workloads_of_every_kind_are_found_with_the_controllers_own_rights() -> 
             ("1", "NoLever", "NoLever"),
         ),
         (
+            "rayservice",
+            vec![
+                ("rayservices", other("ray.io/v1", "RayService", "rayservice", json!({}))),
+                (
+                    "rayclusters",
+                    other("ray.io/v1", "RayCluster", "rayservice", json!({"enableInTreeAutoscaling": true})),
+                ),
+                ("pods", bare("rayservice")),
+            ],
+            ("1", "NoLever", "NoLever"),
+        ),
+        (
             "volcano",
             vec![
                 ("jobs", other("batch.volcano.sh/v1alpha1", "Job", "volcano", json!({"tasks": [{"replicas": 5}]}))),
@@ -288,6 +310,13 @@ async fn workloads_of_every_kind_are_found_with_the_controllers_own_rights() -> 
     create(&scene, "statefulsets", set("apps/v1", "StatefulSet", "worker"), Some(&leader)).await?;
     let (depth, found) = look(&scene, &client, "worker").await?;
     assert_eq!((depth, says(&found)), (4, ("3".into(), "NoLever".into(), "ReplicasOwnedByOther".into())));
+
+    // A Deployment that was created and not applied: its creator owns the replicas that it never named.
+    let deployments: Api<k8s_openapi::api::apps::v1::Deployment> = scene.api();
+    let object = serde_json::from_value(set("apps/v1", "Deployment", "created"))?;
+    deployments.create(&PostParams::default(), &object).await?;
+    let (_, found) = look(&scene, &client, "created").await?;
+    assert_eq!(says(&found), ("1".into(), "NoLever".into(), "ReplicasOwnedByOther".into()));
 
     // Kueue's Workload belongs to the Job that it admits.
     let owner = create(&scene, "jobs", job("queued", &json!({"podFailurePolicy": ignoring()})), None).await?;
@@ -389,22 +418,46 @@ fn leaking(scene: &Scene<'_>, name: &str, gpu: u32, policy: Option<Value>) -> Va
     object
 }
 
+/// Adds a container that does not hear SIGTERM, so that the pod fails when it is told to end: the simulated trainer alone
+/// ends well.
+fn that_dies(mut job: Value) -> Value {
+    let image = job["spec"]["template"]["spec"]["containers"][0]["image"].clone();
+    let deaf = json!({
+        "name": "deaf", "image": image, "imagePullPolicy": "IfNotPresent", "args": ["replay", "-"], "stdin": true
+    });
+    if let Some(containers) = job["spec"]["template"]["spec"]["containers"].as_array_mut() {
+        containers.push(deaf);
+    }
+    job
+}
+
 #[tokio::test]
 async fn the_pod_of_a_job_that_ignores_disruptions_is_evicted_and_the_job_counts_no_failure() -> Result<()> {
     let world = World::find().await?;
     let scene = Scene::open(&world, "calm-job").await?;
     scene.enforce("p", "train", |_| {}).await?;
-    scene.apply(&leaking(&scene, "train", 10, Some(ignoring()))).await?;
-    let uid = scene.running("train").await?;
+    scene.enforce("q", "polite", |_| {}).await?;
+    scene.apply(&that_dies(leaking(&scene, "train", 10, Some(ignoring())))).await?;
+    scene.apply(&leaking(&scene, "polite", 13, Some(ignoring()))).await?;
+    let (uid, polite) = (scene.running("train").await?, scene.running("polite").await?);
     scene.evicted("p", &uid, EVICTION).await?;
-    let replaced = until("a new pod of the Job", Duration::from_secs(60), || async {
+    scene.evicted("q", &polite, EVICTION).await?;
+    let jobs: Api<Job> = scene.api();
+    let replaced = until("a new pod of the Job", Duration::from_mins(1), || async {
         let pods = scene.pods("train").await?;
         Ok(pods.into_iter().filter_map(|pod| pod.metadata.uid).find(|found| *found != uid))
     })
-    .await?;
-    ensure!(replaced != uid);
-    let status = scene.api::<Job>().get("train").await?.status.unwrap_or_default();
+    .await;
+    let status = jobs.get("train").await?.status.unwrap_or_default();
+    replaced.with_context(|| format!("{status:?}"))?;
     assert_eq!(status.failed.unwrap_or(0), 0, "with backoffLimit 0 one failure would have ended it: {status:?}");
+    // What ends with 0 when it is told to end has done its work, as far as Kubernetes knows: docs/workloads.md warns of it.
+    until("the other Job to be complete", Duration::from_mins(1), || async {
+        let status = jobs.get("polite").await?.status.unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        Ok(conditions.iter().any(|one| one.type_ == "Complete" && one.status == "True").then_some(()))
+    })
+    .await?;
     scene.close().await
 }
 
@@ -454,7 +507,7 @@ async fn a_suspended_job_loses_its_pods_and_gets_them_back() -> Result<()> {
     let alive = |pods: Vec<Pod>| pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).count();
     for (patch, count) in [(handle.suspend_patch(), 0), (handle.resume_patch(), 2)] {
         jobs.patch("train", &PatchParams::default(), &Patch::Merge(patch)).await?;
-        until(&format!("{count} pods"), Duration::from_secs(60), || async {
+        until(&format!("{count} pods"), Duration::from_mins(1), || async {
             Ok((alive(scene.pods("train").await?) == count).then_some(()))
         })
         .await?;

@@ -361,6 +361,7 @@ impl Controller {
             max_mode,
             workload_kinds: Switches::everything(),
             ledger: "ledger".to_owned(),
+            limits: gpumem::controller::limits::Limits::default(),
             read_pod_logs: false,
             profile_ttl: Duration::from_hours(14 * 24),
             news: heard,
