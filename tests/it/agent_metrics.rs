@@ -58,6 +58,7 @@ fn hook(pod: &str, container: &str, allocated: Option<u64>, reserved: Option<u64
         annotations: BTreeMap::new(),
         owner: None,
         terminating: false,
+        ends: Vec::new(),
     };
     let (namespace, name) = ("team".into(), pod.into());
     HookView {
