@@ -36,6 +36,9 @@ pub const LABEL_HOOK_OWNER: &str = "gpumem.dev/hook-owner";
 /// Name of the ConfigMap with the hook's files, the same in every namespace.
 pub const HOOK_CONFIG_MAP: &str = "gpumem-hook";
 
+/// On a pod: lines `ID VERB [ARGUMENT]` for its hook, e.g. `1 trim`. Written by people; the pod sees it through its hook's folder.
+pub const ANNOTATION_HOOK_COMMAND: &str = "gpumem.dev/hook-command";
+
 /// Common name in the controller's client certificate: agents serve `/v1/usage` to nobody else.
 pub const CONTROLLER_TLS_NAME: &str = "gpumem-controller";
 /// DNS name in the agents' server certificate: the controller believes nobody else.

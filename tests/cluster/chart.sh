@@ -117,6 +117,8 @@ offline() {
   render "$work/render" --set hook.enabled=true,admission.force=true
   expect "the hook comes without the defaults too" grep -q 'optional: true' "$work/render"
   expect "and without a right to other ConfigMaps" test "$(grep -c 'resourceNames: \[gpumem-hook\]' "$work/render")" = 2
+  "$helm" install r "$chart" -n gpumem --dry-run=client --set admission.enabled=true >"$work/notes" 2>&1
+  expect "the notes say where nothing can be done at admission" grep -q 'change no pod here' "$work/notes"
   refuse "a hook folder that is no path is refused" render "$work/render" --set hook.mountPath=opt
   "$helm" install r "$chart" -n gpumem --dry-run=client -f "$chart/ci/demo-values.yaml" >"$work/notes" 2>&1
   expect "the notes of a demo say that it is one" grep -q 'DEMO: the GPUs of this release are simulated' "$work/notes"
