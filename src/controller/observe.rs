@@ -257,12 +257,7 @@ async fn look(
         .await
         .map_err(|error| Hold::LedgerUnreadable { why: error.to_string() })?;
     let resolution = resolve(&ctx.read, &ctx.workload_kinds, &mut memory.hops, now.stamp, policy, chain, &facts).await;
-    let standing = Standing {
-        group,
-        ready: facts.ready,
-        levers: resolution.levers(),
-        grace: facts.grace,
-    };
+    let standing = Standing { group, ready: facts.ready, levers: resolution.levers(), grace: facts.grace };
     Ok((standing, history))
 }
 

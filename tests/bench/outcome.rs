@@ -111,13 +111,12 @@ fn run(
         }
         let decides = (now % DECIDE).abs() < 1e-9;
         match &mut column {
-            Column::Nobody => {}
             Column::Rule(rule) if decides => {
                 for place in rule.stop(now, jobs, &live) {
                     live[place].stop(&jobs[place], now);
                 }
             }
-            Column::Rule(_) => {}
+            Column::Nobody | Column::Rule(_) => {}
             Column::Operator(operator) => {
                 operator.sample(now, jobs, &mut live);
                 if decides {

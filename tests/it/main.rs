@@ -22,5 +22,5 @@ mod policy;
 mod reconcile;
 mod support;
 mod tidy;
-mod workload;
 mod truth;
+mod workload;

@@ -216,7 +216,7 @@ impl Operator {
                 self.devices[place].asked = Some(now);
             }
             Step::WithdrawCheckpoint { .. } => {
-                (self.devices[place].asked, self.devices[place].answered) = (None, false)
+                (self.devices[place].asked, self.devices[place].answered) = (None, false);
             }
             Step::Evict if neighbour => self.neighbours_stopped += 1,
             Step::Evict => live[place].stop(&jobs[place], now),
@@ -277,11 +277,9 @@ fn view(
     let checkpoint = match device.asked.filter(|_| tenant == 0) {
         None => CheckpointState::NotRequested,
         Some(_) if device.answered => CheckpointState::Done { id: "r".into(), pod: uid.as_str().into() },
-        Some(asked) => CheckpointState::Requested {
-            id: "r".into(),
-            pod: uid.as_str().into(),
-            deadline: stamp(asked) + TIMEOUT,
-        },
+        Some(asked) => {
+            CheckpointState::Requested { id: "r".into(), pod: uid.as_str().into(), deadline: stamp(asked) + TIMEOUT }
+        }
     };
     View {
         pod: PodRef {
