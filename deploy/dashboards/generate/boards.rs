@@ -421,6 +421,7 @@ fn node() -> Board {
                 .into(),
             Row("Can the values be trusted?").into(),
             Panel::lines("Age of the newest values", "s", "Seconds since the driver was last asked with success. Above a few seconds a call hangs; beyond the policy's limit forecasts stop.")
+                .every("1m")
                 .query("{{node}}", promql("max by (cluster, node) (@age@{@C@,node=~\"$node\"})"))
                 .into(),
             Panel::lines("Failed driver queries", "cps", "Driver queries that failed, by kind. A failed query shows as no value, never as 0.")
@@ -774,6 +775,7 @@ fn operator() -> Board {
             simulated("").size(4, 4).into(),
             Row("Agents").into(),
             Panel::lines("Age of the newest values", "s", "Seconds since the driver was last asked with success.")
+                .every("1m")
                 .query("{{node}}", promql("max by (cluster, node) (@age@{@C@,node=~\"$node\"})"))
                 .into(),
             Panel::lines("Length of a cycle", "s", "Nine of ten cycles of driver, /proc and attribution take at most this long. Above the interval the driver is too slow.")
