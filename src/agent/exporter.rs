@@ -15,7 +15,7 @@ use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGauge, Opts, Regist
 use tokio::sync::watch;
 
 use crate::agent::owners;
-use crate::agent::snapshot::{ContainerView, DeviceView, Snapshot};
+use crate::agent::snapshot::{ContainerView, DeviceView, HookView, Snapshot};
 use crate::api::names::metric;
 use crate::api::usage::NvmlState;
 
@@ -37,7 +37,7 @@ pub const BUILD_INFO: &str = "gpumem_agent_build_info";
 /// Name, help and place of a gauge that is read from the snapshot.
 type Declared = (&'static str, &'static str);
 
-const GAUGES: [Declared; 14] = [
+const GAUGES: [Declared; 17] = [
     (metric::DEVICE_TOTAL, "All memory of the device. A MIG slice is a device of its own and carries gpu_instance_id."),
     (
         metric::DEVICE_USED,
@@ -70,6 +70,18 @@ const GAUGES: [Declared; 14] = [
         "Highest GPU memory of the container's current instance on this device since the agent first saw it.",
     ),
     (
+        metric::CONTAINER_LIMIT,
+        "GPU memory that the container may hold on this device, as it was read back from what enforces it. Its next allocation beyond it fails with out of memory. Absent where nothing limits it.",
+    ),
+    (
+        metric::CONTAINER_ALLOCATED,
+        "Live GPU memory as the container's own framework counts it, to 64 KiB; only of pods with gpumem's hook. Far below gpumem_container_allocator_reserved_bytes, memory is in pieces or cached: a trim gives it back.",
+    ),
+    (
+        metric::CONTAINER_CACHED,
+        "GPU memory the container's own framework holds, live or cached, to 64 KiB; only of pods with gpumem's hook, and absent where the framework does not say.",
+    ),
+    (
         metric::AGENT_NVML_UP,
         "1 while the agent can talk to the GPU driver. At 0 the label says why: absent is normal on nodes without a GPU; no_permission and unknown mean that the agent's pod may not use the device nodes, so change agent.deviceAccess in the chart; the agent's log names the value to try.",
     ),
@@ -94,6 +106,9 @@ enum Place {
     Attribution,
     ContainerUsed,
     ContainerPeak,
+    ContainerLimit,
+    ContainerAllocated,
+    ContainerCached,
     NvmlUp,
     Simulated,
     SampleAge,
@@ -224,6 +239,15 @@ impl Exporter {
         for (_, device) in devices {
             families.device(device, &snapshot);
         }
+        families.limits(&snapshot);
+        let mut hooks: Vec<&HookView> = snapshot.hooks.iter().collect();
+        hooks.sort_by_key(|hook| {
+            let report = &hook.pod.report;
+            (hook.index.to_string(), report.namespace.clone(), report.name.clone(), hook.container.clone())
+        });
+        for hook in hooks {
+            families.hook(hook);
+        }
         families.finish()
     }
 }
@@ -277,6 +301,26 @@ impl Families<'_> {
             self.push(Place::ContainerPeak, &labels, container.peak.as_f64());
             self.push(Place::ContainerUsed, &labels, container.used.as_f64());
         }
+    }
+
+    fn limits(&mut self, snapshot: &Snapshot) {
+        for limit in &snapshot.limits {
+            let Some(device) = snapshot.devices.iter().find(|device| device.key == limit.device) else { continue };
+            let labels = device_labels(self.node, device.index, &device.key)
+                .with("namespace", &limit.namespace)
+                .with("pod", &limit.pod)
+                .with("container", &limit.container);
+            self.push(Place::ContainerLimit, &labels, limit.limit.as_f64());
+        }
+    }
+
+    fn hook(&mut self, hook: &HookView) {
+        let labels = device_labels(self.node, hook.index, &hook.device)
+            .with("namespace", &hook.pod.report.namespace)
+            .with("pod", &hook.pod.report.name)
+            .with("container", &hook.container);
+        self.bytes(Place::ContainerAllocated, &labels, hook.figures.allocated);
+        self.bytes(Place::ContainerCached, &labels, hook.figures.reserved);
     }
 
     fn bytes(&mut self, place: Place, labels: &Labels, bytes: Option<Bytes>) {

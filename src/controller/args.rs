@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use gpumem_engine::policy::Mode;
 
+use super::workload::Switches;
+
 /// Flags of the controller.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -45,9 +47,22 @@ pub struct Args {
     /// No policy goes further than this: Observe, DryRun or Enforce.
     #[arg(long, env = "GPUMEM_MAX_MODE", default_value = "Observe", value_parser = mode)]
     pub max_mode: Mode,
+    /// What may be done to workloads of which kind, as Kind=Lever+Lever,Kind=; the levers are Evict, Suspend and Scale, and
+    /// a kind that is not named is observed only.
+    #[arg(long, env = "GPUMEM_WORKLOAD_KINDS", default_value = Switches::DEFAULT)]
+    pub workload_kinds: Switches,
+    /// Read the last lines of a dead container's log where its exit state does not tell; wants get on pods/log.
+    #[arg(long, env = "GPUMEM_READ_POD_LOGS")]
+    pub read_pod_logs: bool,
+    /// A GpuMemoryProfile is removed when its workload has been gone for so many days.
+    #[arg(long, env = "GPUMEM_PROFILE_TTL_DAYS", default_value_t = 14, value_parser = clap::value_parser!(u64).range(1..=3650))]
+    pub profile_ttl_days: u64,
     /// Longest time between two pulls of an agent, e.g. 5s; the pulls of many agents spread below it.
     #[arg(long, env = "GPUMEM_PULL_INTERVAL", default_value = "5s", value_parser = duration)]
     pub pull_interval: Duration,
+    /// Keep the cooperative hook's ConfigMap in the namespaces that carry the label gpumem.dev/hook=Enabled.
+    #[arg(long, env = "GPUMEM_HOOK_DELIVERY")]
+    pub hook: bool,
     /// Where Kubernetes looks for the reason of an end.
     #[arg(long, env = "GPUMEM_TERMINATION_LOG", default_value = "/dev/termination-log")]
     pub termination_log: PathBuf,
@@ -98,10 +113,13 @@ mod tests {
         let line = "controller --namespace gpumem --pod-name c-0 --listen 0.0.0.0:9401 --peer-listen 0.0.0.0:9444 \
                     --agent-selector app=agent,tier=node --controller-selector app=controller --agent-port 9443 \
                     --peer-port 9444 --tls-secret gpumem-tls --ledger gpumem-ledger --lease gpumem-controller \
-                    --max-mode Enforce --pull-interval 5s";
+                    --max-mode Enforce --workload-kinds Job=Evict+Suspend,JobSet= --pull-interval 5s \
+                    --profile-ttl-days 7 --read-pod-logs";
         let Command { args } = Command::try_parse_from(line.split_whitespace()).unwrap();
         assert_eq!((args.max_mode, args.pull_interval), (Mode::Enforce, Duration::from_secs(5)));
         assert_eq!(args.peer_listen.port(), args.peer_port);
+        assert_eq!(args.workload_kinds.to_string(), "Job=Evict+Suspend,JobSet=");
+        assert_eq!((args.profile_ttl_days, args.read_pod_logs), (7, true));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use kube::core::NamespaceResourceScope;
 use serde::de::DeserializeOwned;
 use tracing::info;
 
+use super::limits;
 use super::pki::AUTHORITY_SUFFIX;
 use crate::api::profile::GpuMemoryProfile;
 
@@ -34,9 +35,16 @@ pub struct Args {
     /// Labels of the controller's pods: nothing is removed while one of them is there.
     #[arg(long)]
     pub controller_selector: Option<String>,
+    /// Remove the cooperative hook's ConfigMaps from all namespaces too.
+    #[arg(long)]
+    pub hook: bool,
     /// Leave the GpuMemoryProfiles, for the next installation.
     #[arg(long)]
     pub keep_profiles: bool,
+    /// Only tell the nodes to let go of every limit and freeze, and wait for it; the chart does so before it removes the
+    /// agents.
+    #[arg(long)]
+    pub release_limits: bool,
 }
 
 /// What can go wrong.
@@ -51,6 +59,12 @@ pub enum Error {
     /// The profiles could not be listed.
     #[error("listing the GpuMemoryProfiles")]
     Profiles(#[source] kube::Error),
+    /// The nodes' limits could not be listed, told to be released, or deleted.
+    #[error("releasing what holds on the nodes")]
+    Limits(#[source] kube::Error),
+    /// The hook's ConfigMaps could not be removed.
+    #[error(transparent)]
+    Hook(#[from] super::hook::Error),
     /// Something could not be deleted.
     #[error("deleting {kind} {name}")]
     Delete {
@@ -67,17 +81,27 @@ pub enum Error {
 const PAUSE: Duration = Duration::from_secs(2);
 /// Profiles read at a time.
 const PAGE: u32 = 500;
+/// A container that was frozen with much memory needs this long to go on.
+const RELEASE: Duration = Duration::from_mins(2);
 
 /// Removes it all, from the cluster that the environment names.
 pub async fn run(args: Args) -> Result<(), Error> {
-    clean(&kube::Client::try_default().await.map_err(Error::Client)?, &args).await
+    let client = kube::Client::try_default().await.map_err(Error::Client)?;
+    if args.release_limits {
+        return limits::release(&client, RELEASE).await.map(|_| ()).map_err(Error::Limits);
+    }
+    clean(&client, &args).await
 }
 
 /// Removes it all. What is gone already is as good; so running it again after a failure does no harm.
 pub async fn clean(client: &kube::Client, args: &Args) -> Result<(), Error> {
     wait_for_controllers(client, args).await?;
+    limits::delete_all(client).await.map_err(Error::Limits)?;
     if !args.keep_profiles {
         delete_profiles(client).await?;
+    }
+    if args.hook {
+        super::hook::remove_all(client, &super::hook::owner(&args.namespace)).await?;
     }
     let authority = format!("{}{AUTHORITY_SUFFIX}", args.tls_secret);
     delete::<Secret>(client, "Secret", &args.namespace, &args.tls_secret).await?;

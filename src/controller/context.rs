@@ -4,7 +4,7 @@
 //! each call, and reports through `metrics`. Nothing in here decides anything.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gpumem_engine::policy::{Mode, Policy};
 use tokio::sync::watch;
@@ -12,7 +12,9 @@ use tokio::sync::watch;
 use super::fleet::{Fleet, Observation};
 use super::health::Health;
 use super::leader::Leadership;
+use super::limits::Limits;
 use super::metrics::Metrics;
+use super::workload::Switches;
 use crate::api::usage::PodReport;
 
 /// Shared by all tasks of one controller process.
@@ -35,8 +37,16 @@ pub struct Context {
     pub health: Arc<Health>,
     /// Administrator's brake: no policy goes further.
     pub max_mode: Mode,
+    /// Which levers of which kinds of workloads the administrator turned on.
+    pub workload_kinds: Switches,
     /// Name of the ConfigMap with open intents and budgets, in `namespace`.
     pub ledger: String,
+    /// What should hold on each node, and what does.
+    pub limits: Limits,
+    /// Whether the last lines of a dead container's log may be read.
+    pub read_pod_logs: bool,
+    /// A profile goes when its workload has been gone for so long.
+    pub profile_ttl: Duration,
     /// Counts merged reports: changes when there is new data. Await `changed()` instead of polling.
     pub news: watch::Receiver<u64>,
 }

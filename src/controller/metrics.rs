@@ -20,7 +20,10 @@ use crate::api::names::metric;
 
 mod exposition;
 
+mod truth;
+
 pub use exposition::Exposition;
+pub use truth::Shown;
 
 /// How urgent a container's forecast is: the value of `gpumem_container_risk_level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -92,6 +95,7 @@ pub struct Metrics {
     held: IntGaugeVec,
     oldest_report: Gauge,
     assessed: Mutex<HashMap<PolicyKey, Arc<Vec<Assessed>>>>,
+    truth: truth::Truth,
 }
 
 impl Metrics {
@@ -186,6 +190,7 @@ impl Metrics {
             )?,
             pull_seconds,
             held,
+            truth: truth::Truth::new(&registry)?,
             registry,
             assessed: Mutex::default(),
         };

@@ -36,9 +36,15 @@ pub mod intent;
 
 pub mod act;
 
+pub mod limits;
+
 pub mod profile;
 
+pub mod hook;
+
 pub mod report;
+
+pub mod truth;
 
 pub mod cleanup;
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpumem_engine::decision::{CheckpointState, Hold, Levers, PodRef, Standing, View, Workload};
+use gpumem_engine::decision::{CheckpointState, Hold, LimitState, PodRef, Standing, View, Workload};
 use gpumem_engine::forecast::{Outlook, Unknown};
 use gpumem_engine::identity::PodUid;
 use gpumem_engine::pacing::{History, WorkloadUid};
@@ -19,7 +19,7 @@ use super::context::Context;
 use super::fleet::Observation;
 use super::now::Now;
 use super::profile;
-use super::workload::{Chain, check_namespace, count_budgets, read_group};
+use super::workload::{Chain, check_namespace, count_budgets, read_group, resolve};
 use crate::api::convert::{self, Rejection};
 use crate::api::policy::GpuMemoryPolicy;
 use crate::api::usage::PodReport;
@@ -198,7 +198,13 @@ async fn view(
         forecast: worst.forecast.clone(),
         sample_age: worst.sample_age,
         standing,
+        checkpoint: CheckpointState::NotRequested,
         notified: memory.notified.get(&(policy.key.clone(), uid)).copied(),
+        age: None,
+        high_since: None,
+        shared: false,
+        room: None,
+        limit: LimitState::NotSet,
     });
     one.containers.extend(levels);
 }
@@ -250,13 +256,8 @@ async fn look(
     let history = profile::read(&ctx.read, namespace, top)
         .await
         .map_err(|error| Hold::LedgerUnreadable { why: error.to_string() })?;
-    let standing = Standing {
-        group,
-        ready: facts.ready,
-        levers: Levers::eviction_only(&top.kind),
-        checkpoint: CheckpointState::NotRequested,
-        grace: Duration::from_secs(30),
-    };
+    let resolution = resolve(&ctx.read, &ctx.workload_kinds, &mut memory.hops, now.stamp, policy, chain, &facts).await;
+    let standing = Standing { group, ready: facts.ready, levers: resolution.levers(), grace: facts.grace };
     Ok((standing, history))
 }
 
@@ -272,7 +273,8 @@ fn probability(observation: &Observation) -> f64 {
     }
 }
 
-fn pod_as_workload(pod: &PodReport) -> Workload {
+/// A pod without an owner stands for itself.
+pub fn pod_as_workload(pod: &PodReport) -> Workload {
     Workload {
         api_version: "v1".to_owned(),
         kind: "Pod".to_owned(),

@@ -17,9 +17,11 @@ use tracing::{info, warn};
 
 use super::context::Context;
 use super::fleet::Observation;
+use super::limits;
 use super::now::Now;
 use super::observe::{Memory, observe};
 use super::report;
+use super::truth;
 use crate::api::policy::GpuMemoryPolicy;
 use crate::api::usage::PodReport;
 
@@ -113,5 +115,7 @@ pub async fn round(
         })
         .collect();
     done.extend(deeds::carry_out(ctx, memory, ledger, &observed, &decisions, now).await);
+    limits::hold(ctx, memory, &observed, &deeds.brake, now).await;
     report::report(ctx, memory, recorder, &observed, &decisions, &done, &deeds.brake, now).await;
+    truth::look(ctx, memory, recorder, &observed, &done, now).await;
 }

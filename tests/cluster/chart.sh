@@ -54,6 +54,8 @@ offline() {
   refuse "a misspelt key inside is refused" render "$work/render" --set agent.deviceAcces=CDI
   refuse "an unknown mode is refused" render "$work/render" --set controller.maxMode=Enforced
   refuse "an unknown platform is refused" render "$work/render" --set agent.platform=AKS
+  refuse "an unknown kind is refused" render "$work/render" --set 'controller.workloadKinds.Robot={Evict}'
+  refuse "a lever that a kind has not is refused" render "$work/render" --set 'controller.workloadKinds.JobSet={Scale}'
   refuse "a port of 0 is refused" render "$work/render" --set agent.ports.metrics=0
   refuse "an interval without a unit is refused" render "$work/render" --set agent.interval=1
   refuse "a wrong digest is refused" render "$work/render" --set image.digest=sha256:1
@@ -77,10 +79,23 @@ offline() {
   expect "in Enforce pods may be evicted" grep -q 'pods/eviction' "$work/render"
   render "$work/render" -f "$chart/ci/observe-only-values.yaml"
   expect "rbac.actions.evict: false takes the right away" absent 'pods/eviction' "$work/render"
+  expect "by default a JobSet is observed only" grep -q 'JobSet=,' "$work/default"
+  render "$work/render" --set 'controller.workloadKinds.JobSet={Suspend},controller.workloadKinds.Job=null'
+  expect "a kind is turned on by itself, and a null gets its default" grep -q 'Job=Evict+Suspend+Scale,JobSet=Suspend,' "$work/render"
+  expect "by default no log may be read" absent 'pods/log|read-pod-logs' "$work/default"
+  render "$work/render" --set controller.readPodLogs=true
+  expect "controller.readPodLogs grants the log and nothing else" grep -q 'resources: \[pods/log\]' "$work/render"
+  expect "controller.readPodLogs is passed on" grep -q -e '- --read-pod-logs' "$work/render"
+  refuse "a profile that goes at once is refused" render "$work/render" --set controller.profileTtlDays=0
   expect "by default nothing is root or privileged" absent 'privileged: true|runAsUser: 0|runAsNonRoot: false|hostNetwork|hostIPC|hostPath' "$work/default"
   expect "by default nothing is simulated" absent 'gpumem-sim|GPUMEM_SIM' "$work/default"
   "$helm" template r "$chart" -s templates/agent-rbac.yaml >"$work/render"
   expect "the agent has no right to write" absent 'create|update|patch|delete|\*' "$work/render"
+  "$helm" template r "$chart" -s templates/agent-rbac.yaml -f "$chart/ci/limits-values.yaml" >"$work/render"
+  expect "and none where it limits and suspends" absent 'create|update|patch|delete|\*' "$work/render"
+  expect "by default nobody reads or writes limits" absent 'gpumemorynodes/status|SYS_PTRACE|/host/cgroup' "$work/default"
+  render "$work/render" --set agent.limits.enabled=true
+  expect "limits take root and no capability" absent 'SYS_PTRACE|DAC_OVERRIDE' "$work/render"
   "$helm" template r "$chart" -f "$chart/ci/everything-values.yaml" >"$work/render"
   awk '/matchLabels:|^  selector:/ {inside = 1; next} inside && !/^ *(app.kubernetes.io|matchLabels)/ {inside = 0} inside' "$work/render" >"$work/selectors"
   expect "common labels are in no selector" absent 'team|cost' "$work/selectors"
@@ -92,6 +107,19 @@ offline() {
   render "$work/render" --api-versions monitoring.coreos.com/v1/PodMonitor
   expect "a PodMonitor is made where there is a Prometheus Operator" grep -q 'honorLabels: true' "$work/render"
   expect "and none elsewhere" absent 'monitoring.coreos.com' "$work/default"
+  expect "by default nothing is done at admission" absent 'MutatingAdmissionPolicy|gpumem-hook|--hook' "$work/default"
+  render "$work/render" --set admission.enabled=true,hook.enabled=true --kube-version 1.35.0
+  expect "nor where the API server has no policy for it" absent 'MutatingAdmissionPolicy' "$work/render"
+  render "$work/render" --set admission.enabled=true --api-versions admissionregistration.k8s.io/v1/MutatingAdmissionPolicy
+  expect "where it has, pods that opted in get defaults" grep -q PYTORCH_CUDA_ALLOC_CONF "$work/render"
+  expect "without the hook and its rights" absent 'gpumem-hook|--hook' "$work/render"
+  expect "and a failure of the policies stops no pod" absent 'failurePolicy: Fail' "$work/render"
+  render "$work/render" --set hook.enabled=true,admission.force=true
+  expect "the hook comes without the defaults too" grep -q 'optional: true' "$work/render"
+  expect "and without a right to other ConfigMaps" test "$(grep -c 'resourceNames: \[gpumem-hook\]' "$work/render")" = 2
+  "$helm" install r "$chart" -n gpumem --dry-run=client --set admission.enabled=true >"$work/notes" 2>&1
+  expect "the notes say where nothing can be done at admission" grep -q 'change no pod here' "$work/notes"
+  refuse "a hook folder that is no path is refused" render "$work/render" --set hook.mountPath=opt
   "$helm" install r "$chart" -n gpumem --dry-run=client -f "$chart/ci/demo-values.yaml" >"$work/notes" 2>&1
   expect "the notes of a demo say that it is one" grep -q 'DEMO: the GPUs of this release are simulated' "$work/notes"
   finish
@@ -131,6 +159,9 @@ live() {
     expect "controller: reads a pod" may yes controller get pods -A
     expect "controller: lists no pods of others" may no controller list pods -A
     expect "controller: lists its own" may yes controller list pods -n $space
+    expect "controller: reads a Job and its CronJob" may yes controller get cronjobs.batch -A
+    expect "controller: lists autoscalers" may yes controller list horizontalpodautoscalers.autoscaling -A
+    expect "controller: suspends no Job" may no controller patch jobs.batch -A
     expect "controller: evicts" may yes controller create pods --subresource=eviction -A
     expect "controller: deletes no pod" may no controller delete pods -A
     expect "controller: changes no policy" may no controller patch gpumemorypolicies -A
@@ -139,7 +170,13 @@ live() {
     expect "controller: reads no other secret" may no controller get secrets/other -n $space
     expect "controller: no secret elsewhere" may no controller create secrets -n default
     expect "controller: scales nothing" may no controller patch deployments -A
-    $helm upgrade t "$chart" -n $space --reuse-values --set controller.maxMode=Observe >/dev/null
+    expect "controller: no ConfigMap elsewhere" may no controller create configmaps -n default
+    $helm upgrade t "$chart" -n $space --reuse-values --set hook.enabled=true,admission.enabled=true >/dev/null
+    expect "controller with the hook: keeps its one ConfigMap elsewhere" may yes controller patch configmaps/gpumem-hook -n default
+    expect "controller with the hook: reads no other" may no controller get configmaps/other -n default
+    expect "agent with the hook: nothing more" may no agent get configmaps/gpumem-hook -n default
+    $helm upgrade t "$chart" -n $space --reuse-values --set controller.maxMode=Observe,hook.enabled=false,admission.enabled=false >/dev/null
+    expect "without the hook again that right is gone" may no controller patch configmaps/gpumem-hook -n default
     expect "back in Observe the right to evict is gone" may no controller create pods --subresource=eviction -A
     $helm uninstall t -n $space --no-hooks >/dev/null
     $kubectl get all,cm,secret,lease,role,rolebinding,sa,pdb,job -n $space -o name 2>/dev/null |

@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpumem::agent::exporter::{Exporter, SelfMetrics};
+use gpumem::agent::hook::Figures;
 use gpumem::agent::owners;
-use gpumem::agent::snapshot::{ContainerView, DeviceView, Snapshot};
-use gpumem::api::usage::NvmlState;
+use gpumem::agent::pods::Pod;
+use gpumem::agent::snapshot::{ContainerView, DeviceView, HookView, Snapshot};
+use gpumem::api::usage::{NvmlState, PodReport};
 use gpumem_engine::identity::{DeviceKey, MigInstance};
 use gpumem_engine::quantity::{Bytes, Moment};
 use gpumem_engine::sample::{DeviceMemory, QueryFailure};
@@ -45,6 +48,35 @@ fn container(namespace: &str, pod: &str, container: &str, gib: u64) -> Container
     }
 }
 
+/// What a hooked container of GPU-0 says; TensorFlow does not say what it holds.
+fn hook(pod: &str, container: &str, allocated: Option<u64>, reserved: Option<u64>) -> HookView {
+    let report = PodReport {
+        uid: pod.into(),
+        namespace: "team".to_owned(),
+        name: pod.to_owned(),
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        owner: None,
+        terminating: false,
+        ends: Vec::new(),
+    };
+    let (namespace, name) = ("team".into(), pod.into());
+    HookView {
+        device: DeviceKey::whole("GPU-0"),
+        index: 0,
+        pod: Arc::new(Pod { report, namespace, name, config_hash: None, containers: Vec::new() }),
+        container: container.into(),
+        container_id: "id".into(),
+        figures: Figures {
+            allocated: allocated.map(Bytes::gib),
+            reserved: reserved.map(Bytes::gib),
+            ooms: 0,
+            hooked: 1,
+            processes: 1,
+        },
+    }
+}
+
 fn render(snapshot: Snapshot, metrics: &SelfMetrics) -> String {
     let (_sender, receiver) = watch::channel(Arc::new(snapshot));
     let exporter = Exporter::new("node-a".to_owned(), receiver, metrics, || Moment(12_500)).unwrap();
@@ -71,6 +103,8 @@ fn the_metrics_of_a_busy_node_read_as_in_the_golden_file() {
         reason: "",
         simulated: false,
         devices: vec![shared, lost, slice],
+        limits: Vec::new(),
+        hooks: vec![hook("train-0", "main", Some(20), Some(32)), hook("tf", "main", Some(8), None)],
     };
     let metrics = SelfMetrics::new().unwrap();
     metrics.query_failed("memory", QueryFailure::DeviceLost);

@@ -62,6 +62,7 @@ fn report(node: usize, devices: usize, kinds: &[Series; 2]) -> UsageReport {
                 annotations: BTreeMap::new(),
                 owner: Some(owner),
                 terminating: false,
+                ends: Vec::new(),
             });
             series.push(SeriesReport {
                 device: key(device),
@@ -88,6 +89,7 @@ fn report(node: usize, devices: usize, kinds: &[Series; 2]) -> UsageReport {
     };
     UsageReport {
         format: FORMAT,
+        limits: Vec::new(),
         agent_version: "0.1.0".into(),
         node: format!("node-{node}"),
         boot_id: "boot".into(),
@@ -99,6 +101,7 @@ fn report(node: usize, devices: usize, kinds: &[Series; 2]) -> UsageReport {
         devices: (0..devices).map(device).collect(),
         pods,
         series,
+        hooks: Vec::new(),
     }
 }
 

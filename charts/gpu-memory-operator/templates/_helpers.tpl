@@ -64,6 +64,15 @@
 {{- define "gmo.ledger" -}}{{ include "gmo.fullname" . }}-ledger{{- end }}
 {{- define "gmo.lease" -}}{{ include "gmo.fullname" . }}-controller{{- end }}
 
+{{/* What may be done to which kind, for a flag: Job=Evict+Suspend,JobSet= */}}
+{{- define "gmo.workloadKinds" -}}
+{{- $kinds := list -}}
+{{- range $kind, $levers := .Values.controller.workloadKinds -}}
+{{- $kinds = append $kinds (printf "%s=%s" $kind (join "+" $levers)) -}}
+{{- end -}}
+{{- join "," $kinds -}}
+{{- end }}
+
 {{/* === labels; called with (list root component) === */}}
 
 {{- define "gmo.selector" -}}
@@ -149,6 +158,11 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- if eq (toString (index . 1)) "auto" -}}
 {{- if $root.Capabilities.APIVersions.Has (index . 2) }}true{{ end -}}
 {{- else if eq (toString (index . 1)) "true" -}}true{{- end -}}
+{{- end }}
+
+{{- /* Not empty where the agent may make something hold on its node. */}}
+{{- define "gmo.holds" -}}
+{{- if and .Values.agent.enabled (or .Values.agent.limits.enabled .Values.agent.suspend.enabled) }}true{{ end -}}
 {{- end }}
 
 {{- define "gmo.mayEvict" -}}

@@ -13,7 +13,10 @@ use gpumem_engine::series::{Point, SCALES, Series};
 
 use super::Merged;
 use super::node::Node;
-use crate::api::usage::{DeviceReport, FORMAT, NvmlState, PodReport, SeriesData, SeriesReport, UsageReport};
+use crate::api::usage::{
+    DeviceReport, EndReport, FORMAT, LimitReport, MAX_END_MESSAGE, NvmlState, PodReport, SeriesData, SeriesReport,
+    UsageReport,
+};
 
 /// Why something was dropped: a closed set, fit for a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,6 +79,8 @@ const MAX_PODS: usize = 2048;
 const MAX_SERIES: usize = 8192;
 /// An agent's raw ring is far shorter.
 const MAX_POINTS: usize = 4096;
+/// Two for each container of the largest pod.
+const MAX_ENDS: usize = 512;
 /// Labels and annotations of one pod.
 const MAX_LABELS: usize = 256;
 /// Longest DNS subdomain: names of nodes, pods, namespaces, containers; also UIDs, ids, UUIDs and models.
@@ -86,6 +91,10 @@ const MAX_LABEL_KEY: usize = 317;
 const MAX_LABEL_VALUE: usize = 1024;
 /// Errors of the driver.
 const MAX_REASON: usize = 4096;
+/// Longest path of a cgroup; the kernel's own limit is higher.
+const MAX_PATH: usize = 1024;
+/// Limits of one node: a node object has no more, and what is still to be cleared beside it.
+const MAX_LIMITS: usize = 512;
 /// A sample is taken before the answer is written, so none is later; this much is forgiven to rounding.
 const SLACK: Duration = Duration::from_secs(1);
 /// No node was up for a hundred years.
@@ -111,7 +120,11 @@ pub(super) fn report(report: &UsageReport, node: &str, known: Option<&Node>) -> 
     if report.now > MAX_MOMENT || went_back {
         return Err(Fault::BadMoment);
     }
-    if report.devices.len() > MAX_DEVICES || report.pods.len() > MAX_PODS || report.series.len() > MAX_SERIES {
+    if report.devices.len() > MAX_DEVICES
+        || report.pods.len() > MAX_PODS
+        || report.series.len() > MAX_SERIES
+        || report.limits.len() > MAX_LIMITS
+    {
         return Err(Fault::TooMany);
     }
     Ok(())
@@ -142,6 +155,13 @@ pub(super) fn entries(mut report: UsageReport, merged: &mut Merged) -> UsageRepo
         series(entry, latest, *total)?;
         if seen.insert((&entry.device, &entry.pod, &entry.container)) { Ok(()) } else { Err(Fault::Duplicate) }
     });
+    let mut held: HashSet<(&str, &str)> = HashSet::new();
+    let kept_limits = judged(&report.limits, merged, |entry| {
+        limit(entry)?;
+        let key = (entry.container_id.as_str(), entry.device.as_str());
+        if held.insert(key) { Ok(()) } else { Err(Fault::Duplicate) }
+    });
+    retain(&mut report.limits, kept_limits);
     retain(&mut report.devices, devices);
     retain(&mut report.pods, kept_pods);
     retain(&mut report.series, kept_series);
@@ -174,6 +194,17 @@ fn retain<T>(entries: &mut Vec<T>, stays: Vec<bool>) {
     entries.retain(|_| stays.next().unwrap_or(false));
 }
 
+/// Whether a limit's report can be believed: it reaches the API as it stands.
+fn limit(entry: &LimitReport) -> Result<(), Fault> {
+    let names = [entry.container_id.as_str(), &entry.device, &entry.backend];
+    let is_named = names.iter().all(|name| is_name(name)) && entry.pod.as_str().len() <= MAX_NAME;
+    if !is_named || entry.reason.len() > MAX_REASON || entry.cgroup.len() > MAX_PATH {
+        return Err(Fault::BadText);
+    }
+    let is_sane = [entry.desired, entry.applied].into_iter().flatten().all(|bytes| bytes <= MAX_MEMORY);
+    if is_sane { Ok(()) } else { Err(Fault::Overfull) }
+}
+
 /// The memory there is, for a device that can be believed.
 fn device(entry: &DeviceReport, latest: Moment) -> Result<Bytes, Fault> {
     if !is_name(entry.device.gpu.as_str()) || entry.model.len() > MAX_NAME {
@@ -198,16 +229,24 @@ fn is_overfull(entry: &DeviceReport) -> bool {
 }
 
 fn pod(entry: &PodReport) -> Result<(), Fault> {
-    let PodReport { uid, namespace, name, labels, annotations, owner, terminating: _ } = entry;
+    let PodReport { uid, namespace, name, labels, annotations, owner, terminating: _, ends } = entry;
     let mut names = vec![uid.as_str(), namespace, name];
     if let Some(owner) = owner {
         names.extend([owner.api_version.as_str(), &owner.kind, &owner.name, &owner.uid]);
     }
     let maps = [labels, annotations];
-    if maps.iter().any(|map| map.len() > MAX_LABELS) {
+    if maps.iter().any(|map| map.len() > MAX_LABELS) || ends.len() > MAX_ENDS {
         return Err(Fault::TooMany);
     }
+    let end_fits = |end: &EndReport| {
+        let EndReport { container, container_id, exit_code: _, reason, finished_at, message, is_current: _ } = end;
+        is_name(container)
+            && is_name(finished_at)
+            && [container_id, reason].into_iter().all(|text| text.len() <= MAX_NAME)
+            && message.len() <= MAX_END_MESSAGE
+    };
     let texts_fit = names.into_iter().all(is_name)
+        && ends.iter().all(end_fits)
         && maps
             .iter()
             .flat_map(|map| map.iter())

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gpumem_engine::decision::{Step, Workload};
+use gpumem_engine::decision::{Step, StepKind, Workload};
 use gpumem_engine::identity::{DeviceKey, PodUid};
 use gpumem_engine::pacing::{Brake, Deed, DeedState, Stamp, WorkloadUid};
 use gpumem_engine::policy::{PolicyKey, Resume};
@@ -143,6 +143,19 @@ impl Action {
         }
     }
 
+    /// As the engine names it.
+    pub const fn step(&self) -> StepKind {
+        match self {
+            Self::Scale { .. } => StepKind::Scale,
+            Self::RequestCheckpoint { .. } => StepKind::RequestCheckpoint,
+            Self::WithdrawCheckpoint { .. } => StepKind::WithdrawCheckpoint,
+            Self::SuspendToHost => StepKind::SuspendToHost,
+            Self::SuspendWorkload { .. } => StepKind::SuspendWorkload,
+            Self::ResumeWorkload => StepKind::ResumeWorkload,
+            Self::Evict => StepKind::Evict,
+        }
+    }
+
     /// What is recorded of a step.
     pub fn of(step: &Step) -> Self {
         match step {
@@ -162,6 +175,11 @@ impl Action {
 /// Ledgers of versions that only evicted do not say it.
 const fn one_pod() -> u32 {
     1
+}
+
+/// See [`one_pod`].
+const fn eviction() -> Action {
+    Action::Evict
 }
 
 /// A policy by name.
@@ -224,8 +242,17 @@ pub struct LedgerDeed {
     pub pod: String,
     /// UID of the pod.
     pub pod_uid: PodUid,
+    /// Its node; older ledgers do not say it.
+    #[serde(default)]
+    pub node: String,
     /// Device that was relieved.
     pub device: DeviceKey,
+    /// What was done.
+    #[serde(default = "eviction")]
+    pub action: Action,
+    /// Pods that stopped by it.
+    #[serde(default = "one_pod")]
+    pub blast: u32,
     /// When the intent was recorded, RFC 3339.
     pub at: String,
     /// See [`Intent::settle_seconds`].
@@ -254,7 +281,10 @@ impl LedgerDeed {
             namespace: intent.namespace.clone(),
             pod: intent.pod.clone(),
             pod_uid: intent.pod_uid.clone(),
+            node: intent.node.clone(),
             device: intent.device.clone(),
+            action: intent.action.clone(),
+            blast: intent.blast,
             at: intent.created.clone(),
             settle_seconds: intent.settle_seconds,
             dry_run: intent.dry_run,
@@ -302,9 +332,13 @@ impl Ledger {
         let Ok(state) = &self.state else { return Vec::new() };
         let deed = |deed: LedgerDeed, state| Deed {
             policy: deed.policy.key(),
+            namespace: deed.namespace.clone(),
             workload: WorkloadUid(deed.workload.uid.clone()),
             pod: deed.pod_uid.clone(),
+            node: deed.node.clone(),
             device: deed.device.clone(),
+            step: deed.action.step(),
+            blast: deed.blast,
             at: deed.stamp(),
             dry_run: deed.dry_run,
             state,

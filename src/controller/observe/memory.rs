@@ -17,6 +17,7 @@ use crate::api::usage::PodReport;
 use crate::controller::context::Context;
 use crate::controller::fleet::Observation;
 use crate::controller::now::Now;
+use crate::controller::truth::Knowledge;
 use crate::controller::workload::{Chain, Hops, PodFacts, read_pod};
 
 /// A pod that no agent has reported for this long is forgotten.
@@ -49,6 +50,8 @@ pub struct Memory {
     pub last_call: Option<Stamp>,
     /// When recovering workloads were last looked at.
     pub last_recovery_look: Option<Stamp>,
+    /// What is known of OOMs, warnings and peaks.
+    pub truth: Knowledge,
 }
 
 impl Memory {
@@ -66,6 +69,7 @@ impl Memory {
             written: HashMap::new(),
             last_call: None,
             last_recovery_look: None,
+            truth: Knowledge::default(),
         }
     }
 

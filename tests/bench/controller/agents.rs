@@ -131,6 +131,7 @@ impl Played {
             .collect();
         UsageReport {
             format: FORMAT,
+            limits: Vec::new(),
             agent_version: "0.1.0".into(),
             node: node(agent),
             boot_id: "2b6c5d1e-91a4-4f2a-8f5a-6d3f7d3c9a11".into(),
@@ -142,6 +143,7 @@ impl Played {
             devices,
             pods: (0..self.past.len()).map(|shape| pod(agent, shape)).collect(),
             series: (0..self.past.len()).map(|shape| self.series(agent, shape, second, since)).collect(),
+            hooks: Vec::new(),
         }
     }
 
@@ -196,5 +198,6 @@ fn pod(agent: usize, shape: usize) -> PodReport {
             uid: "7c9e6679-7425-40de-944b-e07fc1f90ae7".into(),
         }),
         terminating: false,
+        ends: Vec::new(),
     }
 }

@@ -18,6 +18,7 @@ use gpumem::controller::leader::Leadership;
 use gpumem::controller::metrics::Metrics;
 use gpumem::controller::now::{Now, rfc3339};
 use gpumem::controller::observe::Memory;
+use gpumem::controller::workload::Switches;
 use gpumem::controller::{reconcile, report};
 use gpumem_engine::forecast::{Class, Forecast, Outlook, TimeToOom, Unknown};
 use gpumem_engine::identity::DeviceKey;
@@ -201,6 +202,7 @@ impl Cluster {
             }))
             .ok(),
             terminating: false,
+            ends: Vec::new(),
         };
         self.reports.retain(|known| known.pod.uid != report.uid);
         let device = DeviceKey::whole(report.name.as_str());
@@ -357,7 +359,11 @@ impl Controller {
             metrics: Arc::new(Metrics::new().unwrap()),
             health: Arc::new(Health::default()),
             max_mode,
+            workload_kinds: Switches::everything(),
             ledger: "ledger".to_owned(),
+            limits: gpumem::controller::limits::Limits::default(),
+            read_pod_logs: false,
+            profile_ttl: Duration::from_hours(14 * 24),
             news: heard,
         });
         let recorder = report::recorder(&ctx);
@@ -439,5 +445,6 @@ fn observation(report: &Report) -> Observation {
             reason: "70 GiB used of 80 GiB, growing 34 MiB/s".to_owned(),
         },
         sample_age: report.age,
+        peak: Bytes::gib(70),
     }
 }

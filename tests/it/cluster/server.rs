@@ -51,11 +51,15 @@ pub struct World {
     pub broken: Option<String>,
     /// Answers `403` to requests whose path contains this.
     pub forbidden: Option<String>,
+    /// What discovery tells of: `group/version`, and names of resources and subresources there.
+    pub served: BTreeMap<String, Vec<String>>,
     crash: Option<(usize, Crash)>,
     /// Runs once before the first request whose method and path match: the world changes in the middle of a round.
     hooks: Vec<(Method, String, Hook)>,
     /// UIDs of pods that were evicted, in order.
     pub evicted: Vec<String>,
+    /// Logs by the name of the pod.
+    pub logs: BTreeMap<String, String>,
     /// Managers that wrote `metadata.name` by apply, with force.
     pub forced: HashSet<String>,
 }
@@ -90,9 +94,11 @@ impl Api {
             away: false,
             broken: None,
             forbidden: None,
+            served: BTreeMap::new(),
             crash: None,
             hooks: Vec::new(),
             evicted: Vec::new(),
+            logs: BTreeMap::new(),
             forced: HashSet::new(),
         };
         Self { world: Arc::new(Mutex::new(world)), crashed: Arc::new(Notify::new()) }
@@ -133,7 +139,9 @@ impl Api {
         if crash == Some(Crash::After) {
             return self.die().await;
         }
-        let body = http_body_util::Full::new(Bytes::from(answer.to_string()));
+        // A log is text, everything else an object.
+        let text = answer.as_str().map_or_else(|| answer.to_string(), str::to_owned);
+        let body = http_body_util::Full::new(Bytes::from(text));
         Response::builder().status(status).body(body.boxed_unsync()).unwrap()
     }
 
@@ -271,10 +279,19 @@ impl World {
         if matches(&self.forbidden) {
             return failure(403, "Forbidden", "not permitted");
         }
+        if let Some(answer) = self.discover(&seen.path) {
+            return answer;
+        }
         let path = Path::parse(&seen.path);
         if path.subresource == "eviction" {
             let answer = self.eviction_answers.pop();
             return answer.unwrap_or_else(|| evictions::evict(self, &path, seen));
+        }
+        if path.subresource == "log" {
+            return match self.logs.get(&path.name) {
+                Some(log) => (StatusCode::OK, json!(log)),
+                None => failure(400, "BadRequest", "previous terminated container not found"),
+            };
         }
         match (seen.method.clone(), path.name.is_empty()) {
             (Method::GET, true) => self.answer_list(&path, seen),
@@ -291,6 +308,27 @@ impl World {
             },
             (method, _) => failure(405, "MethodNotAllowed", method.as_str()),
         }
+    }
+
+    fn discover(&self, path: &str) -> Option<(StatusCode, Value)> {
+        if path == "/apis" {
+            let groups = self.served.keys().map(|api_version| {
+                let (group, version) = api_version.split_once('/').unwrap();
+                let version = json!({"groupVersion": api_version, "version": version});
+                json!({"name": group, "versions": [version], "preferredVersion": version})
+            });
+            let groups: Vec<Value> = groups.collect();
+            return Some((StatusCode::OK, json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})));
+        }
+        let api_version = path.strip_prefix("/apis/").filter(|rest| rest.matches('/').count() == 1)?;
+        let Some(names) = self.served.get(api_version) else {
+            return Some(failure(404, "NotFound", "the server could not find the requested resource"));
+        };
+        let resource = |name: &String| json!({"name": name, "singularName": "", "namespaced": true, "kind": "K", "verbs": ["get"]});
+        let resources: Vec<Value> = names.iter().map(resource).collect();
+        let list =
+            json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": resources});
+        Some((StatusCode::OK, list))
     }
 
     /// What the controllers of the workloads would have written by now.
@@ -376,11 +414,16 @@ fn merge(into: &mut Value, from: &Value) {
 
 fn form_value(query: &str, key: &str) -> Option<String> {
     let (_, value) = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(name, _)| *name == key)?;
-    Some(value.replace("%3D", "=").replace("%2C", ",").replace('+', " ").replace("%2F", "/"))
+    let value = value.replace("%3D", "=").replace("%2C", ",").replace('+', " ").replace("%2F", "/");
+    Some(value.replace("%28", "(").replace("%29", ")").replace("%20", " "))
 }
 
-/// Equality only: our tests' selectors need no more.
+/// Equalities, or one set: our tests' selectors need no more.
 fn selects(selector: &str, object: &Value) -> bool {
+    if let Some((key, values)) = selector.split_once(" in (") {
+        let label = object["metadata"]["labels"][key].as_str();
+        return values.trim_end_matches(')').split(',').any(|value| label == Some(value));
+    }
     selector
         .split(',')
         .filter_map(|term| term.split_once('='))
