@@ -220,7 +220,7 @@ pub fn device_of(text: &str) -> Option<DeviceKey> {
         Some((gpu, instance)) => (gpu, Some(MigInstance { gpu_instance: instance.parse().ok()? })),
         None => (text, None),
     };
-    (!gpu.is_empty() && text != ALL_DEVICES).then(|| DeviceKey { gpu: DeviceUuid(gpu.to_owned()), mig })
+    (!gpu.is_empty() && text != ALL_DEVICES).then(|| DeviceKey { gpu: DeviceUuid::from(gpu.to_owned()), mig })
 }
 
 #[cfg(test)]

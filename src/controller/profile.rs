@@ -181,7 +181,7 @@ fn history(status: &GpuMemoryProfileStatus) -> History {
         .map(|record| {
             // A time that cannot be read counts as now and for ever: it can only delay.
             let at = parse_rfc3339(&record.time).unwrap_or(Stamp(i64::MAX / 2));
-            let pod = Some(PodUid(record.pod_uid.clone()));
+            let pod = Some(PodUid::from(record.pod_uid.clone()));
             Past { pod, ..Past::new(at, record.dry_run, result(record)) }
         })
         .collect();

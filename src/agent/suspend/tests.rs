@@ -101,7 +101,7 @@ impl Scene {
         };
         self.shared.hold(&Usage {
             devices: vec![DeviceUsage {
-                device: DeviceKey { gpu: DeviceUuid("GPU-1".to_owned()), mig },
+                device: DeviceKey { gpu: DeviceUuid::from("GPU-1".to_owned()), mig },
                 index: 0,
                 model: String::new(),
                 memory: None,
