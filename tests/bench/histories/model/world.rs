@@ -185,8 +185,12 @@ impl World {
                 }
             }
             Step::RequestCheckpoint { timeout } => {
-                let request =
-                    Request { id: id.to_owned(), pod: act.pod.uid.0.clone(), deadline: now + *timeout, done: false };
+                let request = Request {
+                    id: id.to_owned(),
+                    pod: act.pod.uid.as_str().to_owned(),
+                    deadline: now + *timeout,
+                    done: false,
+                };
                 let pod = self.owners[place].pods.iter_mut().find(|pod| own(pod));
                 if let Some(pod) = pod {
                     pod.request = Some(request);
