@@ -277,11 +277,9 @@ fn view(
     let checkpoint = match device.asked.filter(|_| tenant == 0) {
         None => CheckpointState::NotRequested,
         Some(_) if device.answered => CheckpointState::Done { id: "r".into(), pod: uid.as_str().into() },
-        Some(asked) => CheckpointState::Requested {
-            id: "r".into(),
-            pod: uid.as_str().into(),
-            deadline: stamp(asked) + TIMEOUT,
-        },
+        Some(asked) => {
+            CheckpointState::Requested { id: "r".into(), pod: uid.as_str().into(), deadline: stamp(asked) + TIMEOUT }
+        }
     };
     View {
         pod: PodRef {
