@@ -1,7 +1,7 @@
 //! The fence: an action is recorded by compare-and-swap in the ledger ConfigMap before it is taken, and closed after.
 //!
 //! Flows in: a decision to act, and the ledger as it was read for that decision. Flows out: a [`RecordedIntent`], the only
-//! thing `act::evict` takes; only [`record`] makes one. At most one intent is open at any time, of all leaders together:
+//! thing `act::take` takes; only [`record`] makes one. At most one intent is open at any time, of all leaders together:
 //! whoever finds one settles it first ([`settle`]). A ledger that cannot be read is never written over, and no intent can
 //! be recorded in it.
 
@@ -19,9 +19,11 @@ use super::now::{Now, rfc3339};
 use crate::api::policy::ActionRecord;
 
 mod ledger;
+mod records;
 mod settle;
 
-pub use ledger::{Intent, Ledger, LedgerDeed, Malformed, PolicyRef, State};
+pub use ledger::{Ledger, Malformed, State};
+pub use records::{Action, Intent, LedgerDeed, LedgerRequest, Lever, PolicyRef};
 pub use settle::{Settled, settle};
 
 /// A call is not sent later than this after its intent was recorded.
@@ -124,6 +126,7 @@ pub async fn record(
     policy: PolicyRef,
     policy_generation: i64,
     act: &Act,
+    lever: Option<Lever>,
     settle_seconds: u64,
     now: &Now,
 ) -> Result<RecordedIntent, Error> {
@@ -138,7 +141,8 @@ pub async fn record(
         node: act.pod.node.clone(),
         container: act.container.clone(),
         device: act.device.clone(),
-        action: ledger::Action::of(&act.step),
+        action: Action::of(&act.step),
+        lever,
         blast: act.blast,
         reason: super::report::shorten(&act.reason, 300),
         holder: ctx.identity.clone(),
@@ -162,13 +166,23 @@ pub async fn record(
 /// How an intent is closed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Closing {
-    /// It took no pod away.
+    /// It changed nothing.
     Nothing,
-    /// It took a pod away, or would have; with the record, where that could not be written into the profile.
+    /// It took a pod away or changed a workload, or would have; with the record, where that could not be written into the
+    /// profile.
     Disrupted {
         /// See [`LedgerDeed::unrecorded`].
         unrecorded: Option<ActionRecord>,
     },
+    /// A request for a checkpoint stands.
+    Requested,
+    /// The request with this id no longer stands.
+    TakenBack {
+        /// Its id.
+        id: String,
+    },
+    /// The workload goes on again.
+    Resumed,
 }
 
 /// Closes an intent. One that is no longer there was closed by somebody else, which is as good.
@@ -176,10 +190,29 @@ pub async fn close(ctx: &Context, intent: &Intent, closing: &Closing, now: &Now)
     change(ctx, now, |state| {
         let open = state.intents.iter().position(|open| open.id == intent.id)?;
         let intent = state.intents.remove(open);
-        if let Closing::Disrupted { unrecorded } = closing {
-            state.deeds.push(LedgerDeed::of(&intent, unrecorded.clone()));
+        match closing {
+            Closing::Nothing => {}
+            Closing::Disrupted { unrecorded } => state.deeds.push(LedgerDeed::of(&intent, unrecorded.clone())),
+            Closing::Requested => state.requests.extend(LedgerRequest::of(&intent)),
+            Closing::TakenBack { id } => state.requests.retain(|request| request.id != *id),
+            Closing::Resumed => {
+                let same = |deed: &&mut LedgerDeed| deed.workload.uid == intent.workload.uid && deed.is_suspended();
+                for deed in state.deeds.iter_mut().filter(same) {
+                    deed.lifted = true;
+                }
+            }
         }
         Some(())
+    })
+    .await
+}
+
+/// Drops requests for a checkpoint that stand for nothing any more: their pod is gone.
+pub async fn forget_requests(ctx: &Context, ids: &[String], now: &Now) -> Result<(), Error> {
+    change(ctx, now, |state| {
+        let before = state.requests.len();
+        state.requests.retain(|request| !ids.contains(&request.id));
+        (state.requests.len() != before).then_some(())
     })
     .await
 }
