@@ -17,9 +17,14 @@ use crate::api::usage::{OwnerReport, PodReport};
 
 mod chain;
 mod group;
+mod handle;
+mod levers;
+mod number;
 
 pub use chain::{Chain, Hops};
 pub use group::{count_budgets, read_group};
+pub use handle::{ScaleHandle, ScaleWrite, SuspendHandle, SuspendState, Target};
+pub use levers::Resolution;
 
 /// A read that failed.
 #[derive(Debug, thiserror::Error)]
