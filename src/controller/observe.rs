@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpumem_engine::decision::{CheckpointState, Hold, Levers, PodRef, Standing, View, Workload};
+use gpumem_engine::decision::{CheckpointState, Hold, Levers, LimitState, PodRef, Standing, View, Workload};
 use gpumem_engine::forecast::{Outlook, Unknown};
 use gpumem_engine::identity::PodUid;
 use gpumem_engine::pacing::{History, WorkloadUid};
@@ -198,7 +198,13 @@ async fn view(
         forecast: worst.forecast.clone(),
         sample_age: worst.sample_age,
         standing,
+        checkpoint: CheckpointState::NotRequested,
         notified: memory.notified.get(&(policy.key.clone(), uid)).copied(),
+        age: None,
+        high_since: None,
+        shared: false,
+        room: None,
+        limit: LimitState::NotSet,
     });
     one.containers.extend(levels);
 }
@@ -254,7 +260,6 @@ async fn look(
         group,
         ready: facts.ready,
         levers: Levers::eviction_only(&top.kind),
-        checkpoint: CheckpointState::NotRequested,
         grace: Duration::from_secs(30),
     };
     Ok((standing, history))

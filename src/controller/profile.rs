@@ -5,6 +5,7 @@
 //! whose workload is gone are removed by the chart's clean-up, or by hand; deleting one makes the controller forget.
 
 use gpumem_engine::decision::Workload;
+use gpumem_engine::identity::PodUid;
 use gpumem_engine::pacing::{History, Past, PastResult, Stamp, WorkloadUid};
 use gpumem_engine::policy::Disruption;
 use kube::Api;
@@ -137,11 +138,11 @@ fn history(status: &GpuMemoryProfileStatus) -> History {
     let mut past: Vec<Past> = status
         .actions
         .iter()
-        .map(|record| Past {
+        .map(|record| {
             // A time that cannot be read counts as now and for ever: it can only delay.
-            at: parse_rfc3339(&record.time).unwrap_or(Stamp(i64::MAX / 2)),
-            dry_run: record.dry_run,
-            result: result(record),
+            let at = parse_rfc3339(&record.time).unwrap_or(Stamp(i64::MAX / 2));
+            let pod = Some(PodUid(record.pod_uid.clone()));
+            Past { pod, ..Past::new(at, record.dry_run, result(record)) }
         })
         .collect();
     past.reverse();

@@ -9,13 +9,17 @@ use std::time::Duration;
 use crate::forecast::{Forecast, Outlook};
 use crate::identity::{DeviceKey, PodUid};
 use crate::pacing::{Brake, Candidate, Deed, DeedState, Deeds, Group, Stamp, WorkloadUid};
-use crate::policy::{Mode, Policy, Resume, Rung};
+use crate::policy::{Mode, Policy, Rung};
 use crate::quantity::Bytes;
 use crate::risk::Level;
 
 pub use hold::{Hold, Protected};
+pub use resume::{Suspended, resumptions};
+pub use step::{Step, StepKind};
 
 mod hold;
+mod resume;
+mod step;
 
 /// A pod, named so that it cannot be mistaken for its successor.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,8 +68,44 @@ pub struct View {
     pub sample_age: Duration,
     /// Whether the pod may be acted on at all; otherwise why not.
     pub standing: Result<Standing, Hold>,
+    /// Where the pod stands with a checkpoint; read wherever we asked for one, whatever `standing` says, so that a request is
+    /// taken back.
+    pub checkpoint: CheckpointState,
     /// When an Event about this risk was last written.
     pub notified: Option<Stamp>,
+    /// How long the container has run.
+    pub age: Option<Duration>,
+    /// Since when the level has been High without a break, as far as this process saw it: a restart can only delay.
+    pub high_since: Option<Stamp>,
+    /// Whether containers of other pods use the device.
+    pub shared: bool,
+    /// What the container may fill: the device less what others hold.
+    pub room: Option<Bytes>,
+    /// Where its limit stands.
+    pub limit: LimitState,
+}
+
+/// Where the limit of a container on its device stands, as the agent read it back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LimitState {
+    /// Nobody asked for one.
+    #[default]
+    NotSet,
+    /// It was asked for, and the agent has not confirmed it yet.
+    Pending {
+        /// Since when.
+        since: Stamp,
+    },
+    /// It holds.
+    Holds {
+        /// So much and no more.
+        bytes: Bytes,
+    },
+    /// It cannot hold there.
+    Unsupported {
+        /// Why.
+        why: String,
+    },
 }
 
 impl View {
@@ -95,8 +135,6 @@ pub struct Standing {
     pub ready: bool,
     /// What its workload lets be done.
     pub levers: Levers,
-    /// Where the pod stands with a checkpoint.
-    pub checkpoint: CheckpointState,
     /// How long its processes have between SIGTERM and SIGKILL.
     pub grace: Duration,
 }
@@ -141,6 +179,8 @@ pub enum CheckpointState {
     Requested {
         /// Id of the request.
         id: String,
+        /// UID of the pod it was made to: where it is another's, annotations were copied and nothing counts.
+        pod: PodUid,
         /// Until when it waits.
         deadline: Stamp,
     },
@@ -148,6 +188,8 @@ pub enum CheckpointState {
     Done {
         /// Id of the request.
         id: String,
+        /// UID of the pod it was made to.
+        pod: PodUid,
     },
 }
 
@@ -207,65 +249,8 @@ pub struct Act {
     pub fresh_until: Stamp,
     /// Pods that stop by it, this one included; 0 where none does.
     pub blast: u32,
-}
-
-/// What an [`Act`] does: one call to the API each.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Write `/scale`.
-    Scale {
-        /// Replicas it was decided on.
-        from: u32,
-        /// Replicas it should have.
-        to: u32,
-    },
-    /// Ask the application to save its work, by annotations on the pod.
-    RequestCheckpoint {
-        /// How long it has.
-        timeout: Duration,
-    },
-    /// Take the request back: the risk is over.
-    WithdrawCheckpoint {
-        /// Id of the request.
-        id: String,
-    },
-    /// Freeze the container and move its GPU memory to host memory.
-    SuspendToHost,
-    /// Suspend the workload that owns the pod.
-    SuspendWorkload {
-        /// When it goes on.
-        resume: Resume,
-    },
-    /// Let a workload that we suspended go on.
-    ResumeWorkload,
-    /// Ask the Eviction API to remove the pod.
-    Evict,
-}
-
-impl Step {
-    /// The rung it belongs to.
-    pub const fn rung(&self) -> Rung {
-        match self {
-            Self::Scale { .. } => Rung::Scale,
-            Self::RequestCheckpoint { .. } | Self::WithdrawCheckpoint { .. } => Rung::Checkpoint,
-            Self::SuspendToHost => Rung::SuspendToHost,
-            Self::SuspendWorkload { .. } | Self::ResumeWorkload => Rung::SuspendWorkload,
-            Self::Evict => Rung::Evict,
-        }
-    }
-
-    /// Name in records, Events and metrics: a closed set.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Scale { .. } => "Scale",
-            Self::RequestCheckpoint { .. } => "Checkpoint",
-            Self::WithdrawCheckpoint { .. } => "WithdrawCheckpoint",
-            Self::SuspendToHost => "SuspendToHost",
-            Self::SuspendWorkload { .. } => "SuspendWorkload",
-            Self::ResumeWorkload => "ResumeWorkload",
-            Self::Evict => "Evict",
-        }
-    }
+    /// Milder rungs that the policy allows and that were passed over, with why; `reason` says it as well.
+    pub passed: Vec<(Rung, Hold)>,
 }
 
 /// A risk that lasts is told again after this long: Events live for an hour by default.
@@ -312,8 +297,33 @@ fn permit(now: Stamp, policy: &Policy, view: &View, deeds: &Deeds) -> Result<boo
         Mode::Enforce => false,
     };
     let standing = view.standing.as_ref().map_err(Clone::clone)?;
+    brake_allows(now, policy, deeds)?;
+    check_evidence(policy, view)?;
+    let candidate = Candidate {
+        namespace: &view.pod.namespace,
+        node: &view.pod.node,
+        workload: &view.workload.uid,
+        device: &view.device,
+        blast: 1,
+        group: &standing.group,
+        pod_ready: standing.ready,
+    };
+    deeds.permit(now, policy, dry_run, candidate)?;
+    Ok(dry_run)
+}
+
+/// Whether anything at all may be done now.
+fn brake_allows(now: Stamp, policy: &Policy, deeds: &Deeds) -> Result<(), Hold> {
     match &deeds.brake {
         Brake::Released => {}
+        Brake::BreakerOpen { why, until } => {
+            return Err(Hold::BreakerOpen { why: why.clone(), until: *until });
+        }
+        Brake::HalfOpen { since } => {
+            if deeds.deeds.iter().any(|deed| !deed.dry_run && deed.at >= *since) {
+                return Err(Hold::BreakerProbing);
+            }
+        }
         Brake::Paused(why) => return Err(Hold::BrakePaused { why: why.clone() }),
         Brake::Unreadable(why) => return Err(Hold::LedgerUnreadable { why: why.clone() }),
         Brake::Unsettled(id) => return Err(Hold::Unsettled { id: id.clone() }),
@@ -326,15 +336,7 @@ fn permit(now: Stamp, policy: &Policy, view: &View, deeds: &Deeds) -> Result<boo
     if now < settled {
         return Err(Hold::JustStarted { until: settled });
     }
-    check_evidence(policy, view)?;
-    let candidate = Candidate {
-        workload: &view.workload.uid,
-        device: &view.device,
-        group: &standing.group,
-        pod_ready: standing.ready,
-    };
-    deeds.permit(now, policy, dry_run, candidate)?;
-    Ok(dry_run)
+    Ok(())
 }
 
 /// High outlives the moment that raised it. An act needs the risk now, on data of now.
@@ -368,15 +370,20 @@ fn evict(now: Stamp, policy: &Policy, view: &View, dry_run: bool) -> Act {
         dry_run,
         fresh_until: now + policy.prediction.max_sample_age.saturating_sub(view.sample_age),
         blast: 1,
+        passed: Vec::new(),
     }
 }
 
 fn deed(now: Stamp, policy: &Policy, view: &View, dry_run: bool) -> Deed {
     Deed {
         policy: policy.key.clone(),
+        namespace: view.pod.namespace.clone(),
         workload: view.workload.uid.clone(),
         pod: view.pod.uid.clone(),
+        node: view.pod.node.clone(),
         device: view.device.clone(),
+        step: StepKind::Evict,
+        blast: 1,
         at: now,
         dry_run,
         state: DeedState::Open,

@@ -7,13 +7,23 @@ use std::collections::BTreeMap;
 use std::ops::Add;
 use std::time::Duration;
 
-use crate::decision::Hold;
+use serde::{Deserialize, Serialize};
+
+use crate::decision::{Hold, StepKind};
 use crate::identity::{DeviceKey, PodUid};
 use crate::policy::{Disruption, Policy, PolicyKey};
+use crate::quantity::Bytes;
+
+pub use breaker::{Breaker, Cause, Ended, Open};
+pub use budget::{AdminBudgets, Allowance, Limit};
+
+mod breaker;
+mod budget;
 
 /// A moment on the wall clock, in whole seconds since 1970. Records outlive every process, so a monotonic clock will not
 /// do; whoever compares records makes sure that a clock set back can only delay an action.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Stamp(pub i64);
 
 impl Stamp {
@@ -39,12 +49,20 @@ pub struct WorkloadUid(pub String);
 pub struct Deed {
     /// Policy it was done for.
     pub policy: PolicyKey,
+    /// Namespace of the pod.
+    pub namespace: String,
     /// Workload it was done to.
     pub workload: WorkloadUid,
     /// Pod it was done to.
     pub pod: PodUid,
+    /// Node of the pod. Where a whole gang stops, its other pods count for this node as well: that can only delay.
+    pub node: String,
     /// Device it was to relieve.
     pub device: DeviceKey,
+    /// What was done.
+    pub step: StepKind,
+    /// Pods that stop by it, this one included; 0 where none does.
+    pub blast: u32,
     /// When.
     pub at: Stamp,
     /// Whether it was only tried, with `dryRun=All`.
@@ -71,8 +89,8 @@ pub struct History {
     pub past: Vec<Past>,
 }
 
-/// One past action on a workload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// One past action on a workload. What older records do not say is absent, and decides nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Past {
     /// When.
     pub at: Stamp,
@@ -80,6 +98,21 @@ pub struct Past {
     pub dry_run: bool,
     /// What came of it.
     pub result: PastResult,
+    /// What was done.
+    pub step: Option<StepKind>,
+    /// The pod it was done to.
+    pub pod: Option<PodUid>,
+    /// How much memory the container had then.
+    pub used: Option<Bytes>,
+    /// How long the container had run by then.
+    pub age: Option<Duration>,
+}
+
+impl Past {
+    /// One of which only this is known.
+    pub const fn new(at: Stamp, dry_run: bool, result: PastResult) -> Self {
+        Self { at, dry_run, result, step: None, pod: None, used: None, age: None }
+    }
 }
 
 /// What came of a past action, as far as pacing cares.
@@ -87,6 +120,8 @@ pub struct Past {
 pub enum PastResult {
     /// A pod was taken away, or would have been.
     Disrupted,
+    /// It was done, and took no pod away: a request, its withdrawal, more replicas, a resumption.
+    Harmless,
     /// The API refused; the next call waits, longer with each refusal in a row.
     Refused(Refusal),
     /// The pod had gone by itself, or the call was withdrawn.
@@ -134,6 +169,8 @@ pub struct Deeds {
     pub leading_since: Stamp,
     /// The brake that stands above all policies.
     pub brake: Brake,
+    /// Budgets that stand above all policies.
+    pub admin: AdminBudgets,
     /// Deeds of all policies, newest last.
     pub deeds: Vec<Deed>,
     /// What is remembered of each workload. A workload that is not listed was never acted on.
@@ -152,6 +189,18 @@ pub enum Brake {
     Unreadable(String),
     /// An earlier action is not settled yet, its id.
     Unsettled(String),
+    /// Much seems wrong at once: only alerts until then.
+    BreakerOpen {
+        /// What seems wrong.
+        why: String,
+        /// From then on one action is let through.
+        until: Stamp,
+    },
+    /// The breaker was open, and lets one action through.
+    HalfOpen {
+        /// Since when: a deed that is not older was that one.
+        since: Stamp,
+    },
 }
 
 /// Days to look back for attempts.
@@ -194,12 +243,13 @@ impl History {
     /// When the next call may be, as far as refusals go, and what the last one was; `None` when none is due.
     pub fn back_off_ends(&self, now: Stamp, dry_run: bool) -> Option<(Stamp, Option<Refusal>)> {
         let same = || self.past.iter().filter(|past| past.dry_run == dry_run).rev();
-        let newest = same().next().filter(|past| past.result != PastResult::Disrupted)?;
+        let newest = same().next()?;
         let in_a_row = same().take_while(|past| matches!(past.result, PastResult::Refused(_))).count().clamp(1, 16);
         let wait = FIRST_BACK_OFF.saturating_mul(1 << (in_a_row - 1)).min(LONGEST_BACK_OFF);
         let refusal = match newest.result {
             PastResult::Refused(refusal) => Some(refusal),
-            PastResult::Disrupted | PastResult::Moot => None,
+            PastResult::Moot => None,
+            PastResult::Disrupted | PastResult::Harmless => return None,
         };
         Some((newest.at + wait, refusal)).filter(|(ends, _)| *ends > now)
     }
@@ -212,10 +262,16 @@ impl History {
 /// What an action would be done to.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
+    /// Namespace of the pod.
+    pub namespace: &'a str,
+    /// Its node.
+    pub node: &'a str,
     /// The workload.
     pub workload: &'a WorkloadUid,
     /// The device to relieve.
     pub device: &'a DeviceKey,
+    /// Pods that would stop: every budget counts these.
+    pub blast: u32,
     /// The workload's pods.
     pub group: &'a Group,
     /// Whether the pod itself is Ready, and so would be missed.
@@ -246,10 +302,11 @@ impl Deeds {
     /// Whether one more action may be taken now for `policy`; otherwise the first thing in the way.
     pub fn permit(&self, now: Stamp, policy: &Policy, dry_run: bool, candidate: Candidate<'_>) -> Result<(), Hold> {
         self.workload_is_free(candidate.workload)?;
-        check_group(&policy.disruption, candidate.group, candidate.pod_ready)?;
+        check_group(&policy.disruption, &candidate)?;
         self.workload_is_rested(now, &policy.disruption, dry_run, candidate.workload)?;
         self.device_is_not_being_relieved(now, dry_run, candidate.device)?;
-        self.policy_has_budget(now, policy, dry_run)?;
+        self.policy_has_budget(now, policy, dry_run, candidate.blast)?;
+        self.admin.allow(now, &self.deeds, dry_run, (candidate.namespace, candidate.node, candidate.blast))?;
         // The ledger says so as well, while it remembers the deed; the profile remembers longer.
         let touched = self.histories.get(candidate.workload).is_some_and(|history| history.attempts(now, dry_run) > 0);
         if touched && !candidate.group.is_whole() {
@@ -299,22 +356,25 @@ impl Deeds {
         if relieving { Err(Hold::DeviceBeingRelieved) } else { Ok(()) }
     }
 
-    fn policy_has_budget(&self, now: Stamp, policy: &Policy, dry_run: bool) -> Result<(), Hold> {
-        let own = || self.deeds.iter().filter(|deed| deed.policy == policy.key && deed.dry_run == dry_run);
-        let count = |deeds: usize| u32::try_from(deeds).unwrap_or(u32::MAX);
-        let concurrent = count(own().filter(|deed| deed.state != DeedState::Settled).count());
-        if concurrent >= policy.disruption.max_concurrent {
-            return Err(Hold::ConcurrentBudget { max: policy.disruption.max_concurrent });
+    fn policy_has_budget(&self, now: Stamp, policy: &Policy, dry_run: bool, blast: u32) -> Result<(), Hold> {
+        let Disruption { max_concurrent, max_per_hour, .. } = policy.disruption;
+        let least = max_concurrent.min(max_per_hour);
+        if blast > least {
+            return Err(Hold::BlastExceedsBudget { stops: blast, max: least });
         }
-        let hourly = count(own().filter(|deed| deed.state == DeedState::Open || now.since(deed.at) < HOUR).count());
-        if hourly >= policy.disruption.max_per_hour {
-            return Err(Hold::HourlyBudget { max: policy.disruption.max_per_hour });
+        let own = || self.deeds.iter().filter(|deed| deed.policy == policy.key && deed.dry_run == dry_run);
+        if budget::concurrent(own()).saturating_add(blast) > max_concurrent {
+            return Err(Hold::ConcurrentBudget { max: max_concurrent });
+        }
+        if budget::hourly(now, own()).saturating_add(blast) > max_per_hour {
+            return Err(Hold::HourlyBudget { max: max_per_hour });
         }
         Ok(())
     }
 }
 
-fn check_group(disruption: &Disruption, group: &Group, pod_ready: bool) -> Result<(), Hold> {
+fn check_group(disruption: &Disruption, candidate: &Candidate<'_>) -> Result<(), Hold> {
+    let group = candidate.group;
     if group.rolling_out {
         return Err(Hold::RolloutInProgress);
     }
@@ -324,7 +384,9 @@ fn check_group(disruption: &Disruption, group: &Group, pod_ready: bool) -> Resul
     if disruption.require_budget && group.budgets == 0 {
         return Err(Hold::NoBudget);
     }
-    let remaining = group.ready.saturating_sub(u32::from(pod_ready));
+    // Of a gang nobody knows which are Ready; of a single pod it is known.
+    let missed = if candidate.blast <= 1 { u32::from(candidate.pod_ready) } else { candidate.blast };
+    let remaining = group.ready.saturating_sub(missed);
     if remaining < disruption.min_available {
         return Err(Hold::MinAvailable { remaining, min: disruption.min_available });
     }
@@ -348,7 +410,7 @@ mod tests {
     }
 
     fn past(at: i64, result: PastResult) -> Past {
-        Past { at: Stamp(at), dry_run: false, result }
+        Past::new(Stamp(at), false, result)
     }
 
     #[test]
@@ -400,9 +462,16 @@ mod tests {
 
     #[test]
     fn what_remains_after_the_action_counts_and_not_what_is_there_now() {
-        let group = |ready| Group { desired: 2, ready, rolling_out: false, budgets: 1 };
-        assert_eq!(check_group(&disruption(), &group(1), true), Err(Hold::MinAvailable { remaining: 0, min: 1 }));
-        assert_eq!(check_group(&disruption(), &group(2), true), Ok(()));
-        assert_eq!(check_group(&disruption(), &group(1), false), Ok(()), "a pod that is not Ready is not missed");
+        let (workload, device) = (WorkloadUid("w".into()), DeviceKey::whole("g"));
+        let check = |ready, pod_ready, blast| {
+            let group = &Group { desired: 2, ready, rolling_out: false, budgets: 1 };
+            let (workload, device) = (&workload, &device);
+            let candidate = Candidate { namespace: "ml", node: "n", workload, device, blast, group, pod_ready };
+            check_group(&disruption(), &candidate)
+        };
+        assert_eq!(check(1, true, 1), Err(Hold::MinAvailable { remaining: 0, min: 1 }));
+        assert_eq!(check(2, true, 1), Ok(()));
+        assert_eq!(check(1, false, 1), Ok(()), "a pod that is not Ready is not missed");
+        assert_eq!(check(2, true, 2), Err(Hold::MinAvailable { remaining: 0, min: 1 }), "a gang is missed whole");
     }
 }

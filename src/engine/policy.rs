@@ -105,6 +105,21 @@ pub enum Rung {
     Evict,
 }
 
+impl Rung {
+    /// As sentences name it.
+    pub const fn verb(self) -> &'static str {
+        match self {
+            Self::Notify => "telling people",
+            Self::LimitGrowth => "a limit",
+            Self::Scale => "scaling out",
+            Self::Checkpoint => "a checkpoint",
+            Self::SuspendToHost => "a move to host memory",
+            Self::SuspendWorkload => "suspending the workload",
+            Self::Evict => "an eviction",
+        }
+    }
+}
+
 /// Rungs the policy allows; each is opt-in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "one flag for each rung without parameters")]

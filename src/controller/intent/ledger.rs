@@ -86,9 +86,13 @@ impl Ledger {
         let Ok(state) = &self.state else { return Vec::new() };
         let deed = |deed: LedgerDeed, state| Deed {
             policy: deed.policy.key(),
+            namespace: deed.namespace.clone(),
             workload: WorkloadUid(deed.workload.uid.clone()),
             pod: deed.pod_uid.clone(),
+            node: deed.node.clone(),
             device: deed.device.clone(),
+            step: deed.action.step(),
+            blast: deed.blast,
             at: deed.stamp(),
             dry_run: deed.dry_run,
             state,

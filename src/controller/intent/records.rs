@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpumem_engine::decision::{Step, Workload};
+use gpumem_engine::decision::{Step, StepKind, Workload};
 use gpumem_engine::identity::{DeviceKey, PodUid};
 use gpumem_engine::pacing::{Stamp, WorkloadUid};
 use gpumem_engine::policy::{PolicyKey, Resume};
@@ -108,6 +108,19 @@ impl Action {
             Self::SuspendToHost => ActionType::SuspendToHost,
             Self::SuspendWorkload { .. } | Self::ResumeWorkload => ActionType::SuspendWorkload,
             Self::Evict => ActionType::Evict,
+        }
+    }
+
+    /// As the engine names it.
+    pub const fn step(&self) -> StepKind {
+        match self {
+            Self::Scale { .. } => StepKind::Scale,
+            Self::RequestCheckpoint { .. } => StepKind::RequestCheckpoint,
+            Self::WithdrawCheckpoint { .. } => StepKind::WithdrawCheckpoint,
+            Self::SuspendToHost => StepKind::SuspendToHost,
+            Self::SuspendWorkload { .. } => StepKind::SuspendWorkload,
+            Self::ResumeWorkload => StepKind::ResumeWorkload,
+            Self::Evict => StepKind::Evict,
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpumem_engine::decision::{Act, Decision, Workload};
-use gpumem_engine::pacing::{Brake, Deeds, Stamp};
+use gpumem_engine::pacing::{AdminBudgets, Brake, Deeds, Stamp};
 use gpumem_engine::policy::{Disruption, Mode};
 use tracing::{info, warn};
 
@@ -162,7 +162,13 @@ pub fn gather(ctx: &Context, ledger: &Result<Ledger, intent::Error>, observed: &
     };
     let histories =
         observed.iter().flat_map(|one| one.histories.iter().map(|(uid, history)| (uid.clone(), history.clone())));
-    Deeds { leading_since: now.stamp_of(ctx.leadership.borrow().since), brake, deeds, histories: histories.collect() }
+    Deeds {
+        leading_since: now.stamp_of(ctx.leadership.borrow().since),
+        brake,
+        admin: AdminBudgets::default(),
+        deeds,
+        histories: histories.collect(),
+    }
 }
 
 /// Takes the most urgent of all decisions to evict: one a round, so that the next is decided on what this one changed.

@@ -175,8 +175,9 @@ fn allowed(policy: &Policy, decisions: &[Decision], done: &[&Done], brake: &Brak
         (Mode::Observe, _, _) => standing(Hold::ModeObserve),
         (_, Brake::Paused(why), _) => standing(Hold::BrakePaused { why: why.clone() }),
         (_, Brake::Unreadable(why), _) => standing(Hold::LedgerUnreadable { why: why.clone() }),
+        (_, Brake::BreakerOpen { why, until }, _) => standing(Hold::BreakerOpen { why: why.clone(), until: *until }),
         (_, _, Some(why)) => standing(Hold::PolicyPaused { why: why.clone() }),
-        (Mode::DryRun | Mode::Enforce, Brake::Released | Brake::Unsettled(_), None) => {
+        (Mode::DryRun | Mode::Enforce, Brake::Released | Brake::Unsettled(_) | Brake::HalfOpen { .. }, None) => {
             Finding("True", "Allowed", "nothing stands in the way of an action, should a pod be at risk".to_owned())
         }
     }

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::pacing::{Refusal, Stamp};
+use crate::pacing::{Limit, Refusal, Stamp};
+use crate::policy::Rung;
+use crate::quantity::Bytes;
 
 /// What stands in the way of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,6 +149,103 @@ pub enum Hold {
         /// What changed.
         what: String,
     },
+    /// One action would stop more pods than the policy ever allows.
+    BlastExceedsBudget {
+        /// Pods that would stop.
+        stops: u32,
+        /// Pods that may.
+        max: u32,
+    },
+    /// The administrator's budget of a node is used up.
+    NodeBudget {
+        /// The node.
+        node: String,
+        /// Which of its numbers.
+        limit: Limit,
+    },
+    /// The administrator's budget of a namespace is used up.
+    NamespaceBudget {
+        /// The namespace.
+        namespace: String,
+        /// Which of its numbers.
+        limit: Limit,
+    },
+    /// The administrator's budget of the cluster is used up.
+    ClusterBudget {
+        /// Which of its numbers.
+        limit: Limit,
+    },
+    /// Much seems wrong at once.
+    BreakerOpen {
+        /// What.
+        why: String,
+        /// From then on one action is let through.
+        until: Stamp,
+    },
+    /// The breaker let one action through, and its outcome decides.
+    BreakerProbing,
+    /// The application was asked for a checkpoint and has time left to answer.
+    AwaitingCheckpoint {
+        /// Until when.
+        until: Stamp,
+    },
+    /// The application was asked for a checkpoint and did not answer in time.
+    CheckpointUnanswered,
+    /// The application took a checkpoint, and the policy lists nothing that would follow.
+    CheckpointTaken,
+    /// The OOM comes before a checkpoint and the end of the pod would.
+    NoTimeForCheckpoint {
+        /// What it needs.
+        needs: Duration,
+    },
+    /// The OOM comes before this would have an effect.
+    NoTime {
+        /// What would be done.
+        rung: Rung,
+        /// What it needs.
+        needs: Duration,
+    },
+    /// The replacement would run out just the same.
+    WouldNotDiffer {
+        /// At about so much memory.
+        used: Bytes,
+    },
+    /// It was tried on this pod and the risk stayed.
+    DidNotHelp {
+        /// What was tried.
+        rung: Rung,
+    },
+    /// It does not help against this kind of growth.
+    WouldNotHelp {
+        /// What would be done.
+        rung: Rung,
+        /// Why it does not help.
+        why: &'static str,
+    },
+    /// A limit keeps the container from taking its neighbours' memory.
+    LimitHolds {
+        /// The limit.
+        bytes: Bytes,
+    },
+    /// A limit was asked for and does not hold yet.
+    LimitPending,
+    /// A limit was asked for and cannot hold there.
+    LimitUnsupported {
+        /// Why.
+        why: String,
+    },
+    /// No limit is set, or none that protects anybody.
+    NoLimit,
+    /// An autoscaler reads our metrics and is expected to act.
+    AutoscalerExpected {
+        /// Until when that is waited for.
+        until: Stamp,
+    },
+    /// The workload has as many replicas as the policy allows.
+    ScaleAtMaximum {
+        /// How many.
+        max: u32,
+    },
 }
 
 /// A kind of pod that is never acted on.
@@ -201,6 +300,26 @@ impl Hold {
             Self::NoLever { .. } => "NoLever",
             Self::ReplicasOwnedByOther { .. } => "ReplicasOwnedByOther",
             Self::Changed { .. } => "ChangedBeforeCall",
+            Self::BlastExceedsBudget { .. } => "BlastExceedsBudget",
+            Self::NodeBudget { .. } => "NodeBudgetExhausted",
+            Self::NamespaceBudget { .. } => "NamespaceBudgetExhausted",
+            Self::ClusterBudget { .. } => "ClusterBudgetExhausted",
+            Self::BreakerOpen { .. } => "BreakerOpen",
+            Self::BreakerProbing => "BreakerProbing",
+            Self::AwaitingCheckpoint { .. } => "AwaitingCheckpoint",
+            Self::CheckpointUnanswered => "CheckpointUnanswered",
+            Self::CheckpointTaken => "CheckpointTaken",
+            Self::NoTimeForCheckpoint { .. } => "NoTimeForCheckpoint",
+            Self::NoTime { .. } => "NoTime",
+            Self::WouldNotDiffer { .. } => "WouldNotDiffer",
+            Self::DidNotHelp { .. } => "DidNotHelp",
+            Self::WouldNotHelp { .. } => "WouldNotHelp",
+            Self::LimitHolds { .. } => "LimitHolds",
+            Self::LimitPending => "LimitPending",
+            Self::LimitUnsupported { .. } => "LimitUnsupported",
+            Self::NoLimit => "NoLimit",
+            Self::AutoscalerExpected { .. } => "AutoscalerExpected",
+            Self::ScaleAtMaximum { .. } => "ScaleAtMaximum",
         }
     }
 }
@@ -315,6 +434,70 @@ impl fmt::Display for Hold {
                 write!(f, "{by} owns the replicas of this workload; they are left to it")
             }
             Self::Changed { what } => write!(f, "just before the call: {what}"),
+            Self::BlastExceedsBudget { stops, max } => write!(
+                f,
+                "{stops} pods would stop at once and spec.disruption allows {max}: raise maxConcurrent and maxPerHour to {stops} to allow it"
+            ),
+            Self::NodeBudget { node, limit } => {
+                write!(f, "the administrator's budget of node {node} is used up ({limit})")
+            }
+            Self::NamespaceBudget { namespace, limit } => {
+                write!(f, "the administrator's budget of namespace {namespace} is used up ({limit})")
+            }
+            Self::ClusterBudget { limit } => {
+                write!(f, "the administrator's budget of the cluster is used up ({limit})")
+            }
+            Self::BreakerOpen { why, until } => write!(
+                f,
+                "{why}: only alerts until {}, then one action as a probe; look at drivers, agents and the API server",
+                Utc(*until)
+            ),
+            Self::BreakerProbing => {
+                f.write_str("the breaker let one action through as a probe; nothing else is done before its end")
+            }
+            Self::AwaitingCheckpoint { until } => {
+                write!(f, "the application was asked for a checkpoint and has until {} to answer", Utc(*until))
+            }
+            Self::CheckpointUnanswered => f.write_str(
+                "the application was asked for a checkpoint and did not answer in time; the pod is left alone (onTimeout: Skip)",
+            ),
+            Self::CheckpointTaken => {
+                f.write_str("the application took its checkpoint, and the policy lists no action that would follow")
+            }
+            Self::NoTimeForCheckpoint { needs } => write!(
+                f,
+                "the OOM is nearer than the {} s that a checkpoint and the end of the pod may take, so an action would only lose the work sooner",
+                needs.as_secs()
+            ),
+            Self::NoTime { rung, needs } => write!(
+                f,
+                "the OOM is nearer than the {} s that {} may take",
+                needs.as_secs(),
+                rung.verb()
+            ),
+            Self::WouldNotDiffer { used } => write!(
+                f,
+                "the pod before this one reached about {} GiB as quickly, alone on its device: the next would as well; it needs a person: a smaller batch, a larger device, or a fix of the leak",
+                used.0 >> 30
+            ),
+            Self::DidNotHelp { rung } => write!(f, "{} was tried for this pod and the risk stayed", rung.verb()),
+            Self::WouldNotHelp { rung, why } => write!(f, "{} would not help: {why}", rung.verb()),
+            Self::LimitHolds { bytes } => write!(
+                f,
+                "a limit of {:.1} GiB holds and keeps it out of its neighbours' memory; nothing stronger is done",
+                bytes.as_f64() / Bytes::gib(1).as_f64()
+            ),
+            Self::LimitPending => f.write_str("its limit was asked for and does not hold yet; this waits for it"),
+            Self::LimitUnsupported { why } => write!(f, "no limit can hold there ({why})"),
+            Self::NoLimit => f.write_str("no limit is set that would keep it within its room"),
+            Self::AutoscalerExpected { until } => write!(
+                f,
+                "an autoscaler that reads the operator's metrics is expected to add replicas until {}",
+                Utc(*until)
+            ),
+            Self::ScaleAtMaximum { max } => {
+                write!(f, "the workload has the {max} replicas that the policy allows at most")
+            }
         }
     }
 }

@@ -12,13 +12,7 @@ use crate::policy::{Actions, Budget, Disruption, PolicyKey, Prediction};
 const NOW: Stamp = Stamp(1_000_000);
 
 fn standing(group: Group) -> Standing {
-    Standing {
-        group,
-        ready: true,
-        levers: Levers::eviction_only("Deployment"),
-        checkpoint: CheckpointState::NotRequested,
-        grace: Duration::from_secs(30),
-    }
+    Standing { group, ready: true, levers: Levers::eviction_only("Deployment"), grace: Duration::from_secs(30) }
 }
 
 fn policy(mode: Mode) -> Policy {
@@ -86,7 +80,13 @@ fn at_risk(name: &str, of: &str, seconds: u64) -> View {
         },
         sample_age: secs(2),
         standing: Ok(standing(group())),
+        checkpoint: CheckpointState::NotRequested,
         notified: None,
+        age: None,
+        high_since: None,
+        shared: false,
+        room: None,
+        limit: LimitState::NotSet,
     }
 }
 
@@ -192,7 +192,7 @@ fn a_pod_without_a_budget_is_evicted_where_the_policy_wants_none() {
 #[test]
 fn a_dry_run_is_decided_like_an_act_but_its_deeds_count_apart() {
     let mut deeds = Deeds::default();
-    let past = Past { at: NOW, dry_run: false, result: PastResult::Disrupted };
+    let past = Past::new(NOW, false, PastResult::Disrupted);
     deeds.histories.insert(WorkloadUid("w".into()), History { past: vec![past] });
     let views = [at_risk("a", "w", 60)];
     match decide(NOW, &policy(Mode::DryRun), &views, &deeds).as_slice() {
@@ -254,7 +254,7 @@ proptest! {
             now = Stamp(now.0 + step.pause);
             if step.restart {
                 // All that survives are the records.
-                deeds = Deeds { leading_since: now, brake: Brake::Released, deeds: deeds.deeds, histories: deeds.histories };
+                deeds = Deeds { leading_since: now, deeds: deeds.deeds, histories: deeds.histories, ..Deeds::default() };
             }
             if step.recovered {
                 deeds.deeds.iter_mut().for_each(|deed| deed.state = DeedState::Settled);
@@ -282,7 +282,7 @@ proptest! {
                 let mut deed = deed(now, &policy, &views[0], false);
                 (deed.workload, deed.device, deed.state) = (uid.clone(), evict.device.clone(), DeedState::Recovering);
                 deeds.deeds.push(deed);
-                let past = Past { at: now, dry_run: false, result: PastResult::Disrupted };
+                let past = Past::new(now, false, PastResult::Disrupted);
                 deeds.histories.entry(uid).or_default().past.push(past);
             }
         }
