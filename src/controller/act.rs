@@ -23,7 +23,6 @@ mod suspend_to_host;
 mod words;
 
 pub use outcome::Outcome;
-pub use words::value;
 
 use look::Seen;
 pub use look::read_target;
@@ -57,7 +56,9 @@ async fn send(ctx: &Context, intent: &Intent, seen: &Seen) -> Outcome {
         }
         (Action::ResumeWorkload, Some(Lever::Suspend(handle))) => suspend::resume(ctx, intent, handle, seen).await,
         (Action::Scale { to, .. }, Some(Lever::Scale(handle))) => scale::send(ctx, intent, handle, *to, seen).await,
-        (Action::SuspendWorkload { .. } | Action::ResumeWorkload | Action::Scale { .. }, _) => Outcome::Withdrawn(no_lever()),
+        (Action::SuspendWorkload { .. } | Action::ResumeWorkload | Action::Scale { .. }, _) => {
+            Outcome::Withdrawn(no_lever())
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use gpumem_engine::policy::{Mode, Policy};
 use tokio::sync::watch;
 
 use super::fleet::{Fleet, Observation};
+use super::granted::Granted;
 use super::health::Health;
 use super::leader::Leadership;
 use super::metrics::Metrics;
@@ -35,6 +36,10 @@ pub struct Context {
     pub health: Arc<Health>,
     /// Administrator's brake: no policy goes further.
     pub max_mode: Mode,
+    /// Actions that this installation has the right to.
+    pub granted: Granted,
+    /// Name of the ConfigMap with the administrator's limits, in `namespace`; `None` where there are none.
+    pub limits: Option<String>,
     /// Name of the ConfigMap with open intents and budgets, in `namespace`.
     pub ledger: String,
     /// Counts merged reports: changes when there is new data. Await `changed()` instead of polling.

@@ -15,6 +15,7 @@ use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 
 use super::context::Context;
+use super::limits::Limits;
 use super::now::{Now, rfc3339};
 use crate::api::policy::ActionRecord;
 
@@ -82,6 +83,7 @@ impl Error {
 pub struct RecordedIntent {
     intent: Intent,
     policy_generation: i64,
+    limits: Limits,
     fresh_until: Stamp,
     send_by: Stamp,
 }
@@ -95,6 +97,11 @@ impl RecordedIntent {
     /// Generation of the policy that the decision was made under.
     pub fn policy_generation(&self) -> i64 {
         self.policy_generation
+    }
+
+    /// The administrator's limits that the decision was made under.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// After this the samples behind the decision are too old.
@@ -119,17 +126,26 @@ pub async fn read(ctx: &Context) -> Result<Ledger, Error> {
     Ok(Ledger::of(found))
 }
 
+/// What is to be recorded.
+#[derive(Clone, Debug)]
+pub struct Order<'a> {
+    /// Policy it is for.
+    pub policy: PolicyRef,
+    /// Generation of the policy that the decision was made under.
+    pub policy_generation: i64,
+    /// The decision.
+    pub act: &'a Act,
+    /// The lever of the workload, where the action needs one.
+    pub lever: Option<Lever>,
+    /// See [`Intent::settle_seconds`].
+    pub settle_seconds: u64,
+    /// The administrator's limits that the decision was made under.
+    pub limits: Limits,
+}
+
 /// Records the intent to act, if the ledger is still the one that was read, and nothing in it is open.
-pub async fn record(
-    ctx: &Context,
-    ledger: Ledger,
-    policy: PolicyRef,
-    policy_generation: i64,
-    act: &Act,
-    lever: Option<Lever>,
-    settle_seconds: u64,
-    now: &Now,
-) -> Result<RecordedIntent, Error> {
+pub async fn record(ctx: &Context, ledger: Ledger, order: Order<'_>, now: &Now) -> Result<RecordedIntent, Error> {
+    let Order { policy, policy_generation, act, lever, settle_seconds, limits } = order;
     let created = now.later();
     let intent = Intent {
         id: id(created, act),
@@ -160,7 +176,13 @@ pub async fn record(
     }
     state.intents.push(intent.clone());
     write(ctx, &ledger, &state).await?;
-    Ok(RecordedIntent { intent, policy_generation, fresh_until: act.fresh_until, send_by: created + SEND_WITHIN })
+    Ok(RecordedIntent {
+        intent,
+        policy_generation,
+        limits,
+        fresh_until: act.fresh_until,
+        send_by: created + SEND_WITHIN,
+    })
 }
 
 /// How an intent is closed.
@@ -185,11 +207,21 @@ pub enum Closing {
     Resumed,
 }
 
-/// Closes an intent. One that is no longer there was closed by somebody else, which is as good.
-pub async fn close(ctx: &Context, intent: &Intent, closing: &Closing, now: &Now) -> Result<(), Error> {
+/// Closes an intent. One that is no longer there was closed by somebody else, which is as good. `failed` is what the breaker
+/// is told of it, if anything.
+pub async fn close(
+    ctx: &Context,
+    intent: &Intent,
+    closing: &Closing,
+    failed: Option<bool>,
+    now: &Now,
+) -> Result<(), Error> {
     change(ctx, now, |state| {
         let open = state.intents.iter().position(|open| open.id == intent.id)?;
         let intent = state.intents.remove(open);
+        if let Some(failed) = failed.filter(|_| !intent.dry_run) {
+            state.breaker.record(now.later(), failed);
+        }
         match closing {
             Closing::Nothing => {}
             Closing::Disrupted { unrecorded } => state.deeds.push(LedgerDeed::of(&intent, unrecorded.clone())),
@@ -203,6 +235,16 @@ pub async fn close(ctx: &Context, intent: &Intent, closing: &Closing, now: &Now)
             }
         }
         Some(())
+    })
+    .await
+}
+
+/// Steps the breaker with what the fleet looks like, where that opens it.
+pub async fn open_breaker(ctx: &Context, high: u32, watched: u32, now: &Now) -> Result<(), Error> {
+    change(ctx, now, |state| {
+        let before = state.breaker.open;
+        state.breaker.step(now.stamp, high, watched);
+        (state.breaker.open != before).then_some(())
     })
     .await
 }

@@ -142,7 +142,8 @@ fn history(status: &GpuMemoryProfileStatus) -> History {
             // A time that cannot be read counts as now and for ever: it can only delay.
             let at = parse_rfc3339(&record.time).unwrap_or(Stamp(i64::MAX / 2));
             let pod = Some(PodUid(record.pod_uid.clone()));
-            Past { pod, ..Past::new(at, record.dry_run, result(record)) }
+            let step = Outcome::past_step(record.action, &record.outcome);
+            Past { pod, step, ..Past::new(at, record.dry_run, result(record)) }
         })
         .collect();
     past.reverse();
@@ -150,7 +151,7 @@ fn history(status: &GpuMemoryProfileStatus) -> History {
 }
 
 fn result(record: &ActionRecord) -> PastResult {
-    Outcome::past_result(&record.outcome)
+    Outcome::past_result(record.action, &record.outcome)
 }
 
 /// Name of a workload's profile: readable, unique by UID, the same for every controller.

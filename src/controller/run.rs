@@ -92,6 +92,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
         metrics: Arc::clone(&metrics),
         health: Arc::clone(&health),
         max_mode: args.max_mode,
+        granted: args.actions.clone(),
+        limits: args.limits.clone(),
         ledger: args.ledger.clone(),
         news: heard,
     });

@@ -5,14 +5,15 @@
 //! to a successor of the same name, or a circle, ends the climb.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use gpumem_engine::decision::{Hold, PodRef, Protected, Workload};
-use gpumem_engine::pacing::WorkloadUid;
+use gpumem_engine::pacing::{Stamp, WorkloadUid};
 use gpumem_engine::policy::Protection;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-use crate::api::names::ANNOTATION_ACTIONS;
+use crate::api::names::{ANNOTATION_ACTIONS, ANNOTATION_CHECKPOINT_DONE};
 use crate::api::usage::{OwnerReport, PodReport};
 
 mod chain;
@@ -115,7 +116,16 @@ pub struct PodFacts {
     pub ready: bool,
     /// Its priority class.
     pub priority_class: Option<String>,
+    /// What the application says of a checkpoint: the id of a request. Anybody who may write the pod may write this.
+    pub checkpoint_done: Option<String>,
+    /// How long its processes have between SIGTERM and SIGKILL.
+    pub grace: Duration,
+    /// Since when each container runs.
+    pub started: BTreeMap<String, Stamp>,
 }
+
+/// Kubernetes' own grace where a pod says none.
+const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
 /// The kubelet's mark on the API's copy of a static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -143,6 +153,17 @@ impl PodFacts {
             phase: status.and_then(|status| status.phase.clone()).unwrap_or_else(|| "Unknown".to_owned()),
             ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
             priority_class: spec.and_then(|spec| spec.priority_class_name.clone()),
+            checkpoint_done: annotation(ANNOTATION_CHECKPOINT_DONE),
+            grace: spec
+                .and_then(|spec| spec.termination_grace_period_seconds)
+                .and_then(|seconds| u64::try_from(seconds).ok())
+                .map_or(DEFAULT_GRACE, Duration::from_secs),
+            started: status
+                .and_then(|status| status.container_statuses.as_deref())
+                .unwrap_or_default()
+                .iter()
+                .filter_map(started)
+                .collect(),
         }
     }
 
@@ -179,6 +200,12 @@ impl PodFacts {
         }
         if self.phase == "Running" { Ok(()) } else { Err(Hold::PodNotRunning { phase: self.phase.clone() }) }
     }
+}
+
+/// Name of a container that runs, and since when.
+fn started(status: &ContainerStatus) -> Option<(String, Stamp)> {
+    let at = status.state.as_ref()?.running.as_ref()?.started_at.as_ref()?;
+    Some((status.name.clone(), Stamp(at.0.as_second())))
 }
 
 /// Whether the opt-out annotation with this value on `place` forbids actions. A value nobody knows is a wish that was

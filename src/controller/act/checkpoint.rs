@@ -17,8 +17,7 @@ use crate::controller::now::rfc3339;
 pub async fn request(ctx: &Context, intent: &Intent, seen: &Seen) -> Outcome {
     // An intent that is no request has no time to answer, and does not come here.
     let deadline = intent.answer_by().map(rfc3339);
-    let annotations =
-        json!({ANNOTATION_CHECKPOINT_REQUEST: intent.id, ANNOTATION_CHECKPOINT_DEADLINE: deadline});
+    let annotations = json!({ANNOTATION_CHECKPOINT_REQUEST: intent.id, ANNOTATION_CHECKPOINT_DEADLINE: deadline});
     or_changed(patch(ctx, intent, seen, &annotations, done(intent)).await)
 }
 

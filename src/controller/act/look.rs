@@ -1,7 +1,7 @@
 //! The last look: everything that a decision rested on is read again, just before the call.
 
 use gpumem_engine::decision::{Hold, PodRef};
-use gpumem_engine::pacing::Stamp;
+use gpumem_engine::pacing::{Brake, Stamp};
 use gpumem_engine::policy::{Actions, Mode, Policy, PolicyKey};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
@@ -14,6 +14,7 @@ use crate::api::names::ANNOTATION_CHECKPOINT_REQUEST;
 use crate::api::policy::GpuMemoryPolicy;
 use crate::controller::context::Context;
 use crate::controller::intent::{self, Action, Intent, Lever, RecordedIntent, State};
+use crate::controller::limits::{self, Limits};
 use crate::controller::now::Now;
 use crate::controller::workload::{Error, PodFacts, SuspendHandle, Target, check_namespace, count_budgets};
 
@@ -39,13 +40,15 @@ impl Seen {
 /// Reads everything again that the decision rested on.
 pub async fn again(ctx: &Context, recorded: &RecordedIntent, now: &Now) -> Result<Seen, Hold> {
     let intent = recorded.intent();
+    let key = intent.policy.key();
     // A deadline that has passed already is not worth the reads.
     may_send(ctx, recorded, now.later())?;
-    let (policy, pod, namespace, ledger) = tokio::join!(
-        read_policy(ctx, &intent.policy.key()),
+    let (policy, pod, namespace, ledger, limits) = tokio::join!(
+        read_policy(ctx, &key),
         read_pod(ctx, intent),
         check_namespace(&ctx.read, &intent.namespace),
         intent::read(ctx),
+        limits::read(ctx),
     );
     let state = check_ledger(ledger, intent)?;
     namespace?;
@@ -54,6 +57,7 @@ pub async fn again(ctx: &Context, recorded: &RecordedIntent, now: &Now) -> Resul
         (Action::WithdrawCheckpoint { id }, _) => Ok(to_take_back(pod?, intent, id)),
         (Action::ResumeWorkload, Some(Lever::Suspend(handle))) => to_resume(ctx, &state, intent, handle).await,
         (action, lever) => {
+            check_limits(limits, &state, recorded, now.later())?;
             let policy = check_policy(policy?, recorded)?;
             let (pod, facts) = check_pod(pod?, intent, &policy)?;
             if is_disruptive(action) {
@@ -138,6 +142,24 @@ fn check_ledger(ledger: Result<intent::Ledger, intent::Error>, intent: &Intent) 
         Ok(state)
     } else {
         Err(changed("another controller closed this action"))
+    }
+}
+
+/// Budgets were counted under the limits of the decision. Others would have to be counted anew.
+fn check_limits(
+    limits: Result<Limits, limits::Error>,
+    state: &State,
+    recorded: &RecordedIntent,
+    now: Stamp,
+) -> Result<(), Hold> {
+    let limits = limits.map_err(|error| Hold::LedgerUnreadable { why: error.to_string() })?;
+    limits.allow(&recorded.intent().namespace)?;
+    if limits != *recorded.limits() {
+        return Err(changed("the administrator edited the limits"));
+    }
+    match state.breaker.brake(now) {
+        Brake::BreakerOpen { why, until } if limits.breaker.enabled => Err(Hold::BreakerOpen { why, until }),
+        _ => Ok(()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! What came of an action: one variant for each answer of the API, whatever the action was.
 
-use gpumem_engine::decision::Hold;
+use gpumem_engine::decision::{Hold, StepKind};
 use gpumem_engine::pacing::{PastResult, Refusal};
 use kube::core::response::Status;
 
@@ -136,10 +136,40 @@ impl Outcome {
         }
     }
 
-    /// What a recorded action and its outcome mean for pacing; `None` where they mean nothing: a request for a checkpoint
-    /// disrupts nobody, and letting a workload go on undoes a disruption. A name from another version counts as an
-    /// attempt: it can only delay.
-    pub fn past_result(action: ActionType, name: &str) -> Option<PastResult> {
+    /// Whether it failed for a reason that is not the workload's, which speaks against acting at all; `None` where it says
+    /// nothing about that.
+    pub const fn failed(&self) -> Option<bool> {
+        match self {
+            Self::Succeeded | Self::Resumed | Self::TakenBack | Self::FoundDone => Some(false),
+            Self::Abandoned
+            | Self::Refused { why: Refusal::Throttled | Refusal::NotPermitted | Refusal::Rejected, .. } => Some(true),
+            Self::WouldSucceed
+            | Self::Refused { .. }
+            | Self::OwnedByOther { .. }
+            | Self::Replaced
+            | Self::Gone
+            | Self::Unclear { .. }
+            | Self::Withdrawn(_) => None,
+        }
+    }
+
+    /// The step that a recorded action and its outcome tell of.
+    pub fn past_step(action: ActionType, name: &str) -> Option<StepKind> {
+        Some(match (action, name) {
+            (ActionType::Scale, _) => StepKind::Scale,
+            (ActionType::Checkpoint, "TakenBack") => StepKind::WithdrawCheckpoint,
+            (ActionType::Checkpoint, _) => StepKind::RequestCheckpoint,
+            (ActionType::SuspendToHost, _) => StepKind::SuspendToHost,
+            (ActionType::SuspendWorkload, "Resumed") => StepKind::ResumeWorkload,
+            (ActionType::SuspendWorkload, _) => StepKind::SuspendWorkload,
+            (ActionType::Evict, _) => StepKind::Evict,
+            (ActionType::Notify | ActionType::LimitGrowth, _) => return None,
+        })
+    }
+
+    /// What a recorded action and its outcome mean for pacing. A name from another version counts as an attempt: it can
+    /// only delay.
+    pub fn past_result(action: ActionType, name: &str) -> PastResult {
         let refusals = [
             Refusal::BlockedByBudget,
             Refusal::BudgetNotObserved,
@@ -150,14 +180,15 @@ impl Outcome {
             Refusal::Rejected,
         ];
         if let Some(why) = refusals.into_iter().find(|why| why.reason() == name) {
-            return Some(PastResult::Refused(why));
+            return PastResult::Refused(why);
         }
         match name {
-            "Replaced" | "Gone" | "Withdrawn" | "Abandoned" => Some(PastResult::Moot),
-            "ReplicasOwnedByOther" => Some(PastResult::Refused(Refusal::Rejected)),
-            "Resumed" | "TakenBack" => None,
-            _ if action == ActionType::Checkpoint => None,
-            _ => Some(PastResult::Disrupted),
+            "Replaced" | "Gone" | "Withdrawn" | "Abandoned" => PastResult::Moot,
+            "ReplicasOwnedByOther" => PastResult::Refused(Refusal::Rejected),
+            // A request disrupts nobody, nor do more replicas, and letting a workload go on undoes a disruption.
+            "Resumed" | "TakenBack" => PastResult::Harmless,
+            _ if matches!(action, ActionType::Checkpoint | ActionType::Scale) => PastResult::Harmless,
+            _ => PastResult::Disrupted,
         }
     }
 
@@ -225,16 +256,16 @@ mod tests {
     fn a_recorded_name_reads_back_as_what_it_meant() {
         let read = |outcome: &Outcome| Outcome::past_result(ActionType::Evict, outcome.name());
         for disrupted in [Outcome::Succeeded, Outcome::FoundDone, Outcome::WouldSucceed] {
-            assert_eq!(read(&disrupted), Some(PastResult::Disrupted));
-            assert_eq!(Outcome::past_result(ActionType::Checkpoint, disrupted.name()), None, "it disrupts nobody");
+            assert_eq!(read(&disrupted), PastResult::Disrupted);
+            assert_eq!(Outcome::past_result(ActionType::Checkpoint, disrupted.name()), PastResult::Harmless);
         }
-        assert_eq!(read(&Outcome::Gone), Some(PastResult::Moot));
-        assert_eq!(read(&Outcome::Resumed), None);
+        assert_eq!(read(&Outcome::Gone), PastResult::Moot);
+        assert_eq!(read(&Outcome::Resumed), PastResult::Harmless);
         assert_eq!(
             Outcome::past_result(ActionType::Checkpoint, "BlockedByBudget"),
-            Some(PastResult::Refused(Refusal::BlockedByBudget))
+            PastResult::Refused(Refusal::BlockedByBudget)
         );
-        assert_eq!(Outcome::past_result(ActionType::Evict, "what a later version writes"), Some(PastResult::Disrupted));
+        assert_eq!(Outcome::past_result(ActionType::Evict, "what a later version writes"), PastResult::Disrupted);
     }
 
     #[test]

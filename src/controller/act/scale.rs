@@ -32,11 +32,7 @@ pub async fn send(ctx: &Context, intent: &Intent, handle: &ScaleHandle, to: u32,
 }
 
 /// What a look at the object means for scaling it.
-pub fn may_scale(
-    handle: &ScaleHandle,
-    object: Option<&DynamicObject>,
-    from: u32,
-) -> Result<(), Hold> {
+pub fn may_scale(handle: &ScaleHandle, object: Option<&DynamicObject>, from: u32) -> Result<(), Hold> {
     match object.map(|object| handle.replicas_of(object)) {
         None => Err(changed("the workload is gone")),
         Some(None) => Err(changed("another workload took its name")),

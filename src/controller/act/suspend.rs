@@ -93,10 +93,7 @@ async fn write(
 }
 
 /// What a look at the object means for suspending it.
-pub fn may_suspend(
-    handle: &SuspendHandle,
-    object: Option<&DynamicObject>,
-) -> Result<(), Hold> {
+pub fn may_suspend(handle: &SuspendHandle, object: Option<&DynamicObject>) -> Result<(), Hold> {
     match object.map(|object| handle.state(object)) {
         None => Err(changed("the workload is gone")),
         Some(SuspendState::Replaced) => Err(changed("another workload took its name")),

@@ -22,7 +22,8 @@ pub fn explain(outcome: &Outcome, action: &Action) -> String {
              grows the same way, it needs a larger device, a smaller batch, or a fix of the leak"
         ),
         Outcome::TakenBack => {
-            "our request for a checkpoint is taken back: it is no longer needed. Nothing else follows from it".to_owned()
+            "our request for a checkpoint is taken back: it is no longer needed. Nothing else follows from it"
+                .to_owned()
         }
         Outcome::Refused { why, said } => format!("{not}, {}: {said}", refused(*why, action)),
         Outcome::OwnedByOther { by } => format!(
@@ -44,9 +45,11 @@ pub fn explain(outcome: &Outcome, action: &Action) -> String {
 
 fn succeeded(action: &Action) -> String {
     match action {
-        Action::Evict => "evicted; its controller replaces it. If the replacement grows the same way, it needs a larger \
+        Action::Evict => {
+            "evicted; its controller replaces it. If the replacement grows the same way, it needs a larger \
                           device, a smaller batch, or a fix of the leak"
-            .to_owned(),
+                .to_owned()
+        }
         Action::RequestCheckpoint { timeout_seconds } => format!(
             "asked to save its work within {timeout_seconds} s (annotations {ANNOTATION_CHECKPOINT_REQUEST} and \
              {ANNOTATION_CHECKPOINT_DEADLINE}); it answers with {ANNOTATION_CHECKPOINT_DONE}. Then the policy's next \
@@ -127,7 +130,7 @@ fn refused(why: Refusal, action: &Action) -> String {
 }
 
 /// The chart's value that grants the right to an action.
-pub const fn value(action: &Action) -> &'static str {
+const fn value(action: &Action) -> &'static str {
     match action {
         Action::Evict => "rbac.actions.evict",
         Action::RequestCheckpoint { .. } | Action::WithdrawCheckpoint { .. } => "rbac.actions.checkpoint",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gpumem_engine::identity::PodUid;
-use gpumem_engine::pacing::{Brake, Deed, DeedState, Stamp, WorkloadUid};
+use gpumem_engine::pacing::{Brake, Breaker, Deed, DeedState, Stamp, WorkloadUid};
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde::Deserialize;
 
@@ -17,6 +17,8 @@ const INTENTS: &str = "intents";
 const DEEDS: &str = "deeds";
 /// Key of the requests for a checkpoint that were made and not taken back.
 const REQUESTS: &str = "requests";
+/// Key of the breaker's state.
+const BREAKER: &str = "breaker";
 /// Key of the administrator's pause: any value but the empty one stops every action.
 const PAUSE: &str = "pause";
 
@@ -49,6 +51,8 @@ pub struct State {
     pub deeds: Vec<LedgerDeed>,
     /// Requests for a checkpoint that stand.
     pub requests: Vec<LedgerRequest>,
+    /// The breaker above all policies.
+    pub breaker: Breaker,
 }
 
 /// A key whose text is not what we write.
@@ -108,7 +112,12 @@ impl Ledger {
 impl State {
     fn load(data: Option<&BTreeMap<String, String>>) -> Result<Self, Malformed> {
         let Some(data) = data else { return Ok(Self::default()) };
-        let state = Self { intents: list(data, INTENTS)?, deeds: list(data, DEEDS)?, requests: list(data, REQUESTS)? };
+        let state = Self {
+            intents: read(data, INTENTS)?,
+            deeds: read(data, DEEDS)?,
+            requests: read(data, REQUESTS)?,
+            breaker: read(data, BREAKER)?,
+        };
         let times = state.intents.iter().flat_map(|intent| [(INTENTS, &intent.created), (INTENTS, &intent.deadline)]);
         let times = times.chain(state.deeds.iter().map(|deed| (DEEDS, &deed.at)));
         let times = times.chain(state.requests.iter().map(|request| (REQUESTS, &request.deadline)));
@@ -127,6 +136,7 @@ impl State {
             (INTENTS, serde_json::to_string(&self.intents)),
             (DEEDS, serde_json::to_string(&self.deeds)),
             (REQUESTS, serde_json::to_string(&self.requests)),
+            (BREAKER, serde_json::to_string(&self.breaker)),
         ];
         for (key, text) in texts {
             if let Ok(text) = text {
@@ -155,8 +165,11 @@ impl State {
     }
 }
 
-fn list<T: for<'de> Deserialize<'de>>(data: &BTreeMap<String, String>, key: &'static str) -> Result<Vec<T>, Malformed> {
-    let Some(text) = data.get(key).filter(|text| !text.trim().is_empty()) else { return Ok(Vec::new()) };
+fn read<T: Default + for<'de> Deserialize<'de>>(
+    data: &BTreeMap<String, String>,
+    key: &'static str,
+) -> Result<T, Malformed> {
+    let Some(text) = data.get(key).filter(|text| !text.trim().is_empty()) else { return Ok(T::default()) };
     serde_json::from_str(text).map_err(|error| Malformed { key, problem: error.to_string() })
 }
 
@@ -178,9 +191,15 @@ mod tests {
 
     #[test]
     fn garbage_in_any_key_stops_all_actions() {
-        for (key, text) in
-            [("intents", "{"), ("intents", "[{}]"), ("deeds", "null"), ("deeds", "[1]"), ("deeds", "\u{1}")]
-        {
+        for (key, text) in [
+            ("breaker", "[]"),
+            ("requests", "[{}]"),
+            ("intents", "{"),
+            ("intents", "[{}]"),
+            ("deeds", "null"),
+            ("deeds", "[1]"),
+            ("deeds", "\u{1}"),
+        ] {
             assert!(matches!(ledger(&[(key, text)]).brake(), Brake::Unreadable(why) if why.contains(key)), "{text}");
         }
     }

@@ -360,4 +360,3 @@ impl LedgerDeed {
         !self.settled && !played
     }
 }
-

@@ -7,8 +7,8 @@ use kube::Api;
 
 use super::{Action, Context, Intent, Ledger, Lever, Now, State};
 use crate::api::names::ANNOTATION_CHECKPOINT_REQUEST;
-use crate::controller::act::suspend::{Holder, annotation, holder};
 use crate::controller::act::read_target;
+use crate::controller::act::suspend::{Holder, annotation, holder};
 use crate::controller::now::parse_rfc3339;
 use crate::controller::workload::Error;
 

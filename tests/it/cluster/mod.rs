@@ -13,6 +13,7 @@ use gpumem::api::profile::GpuMemoryProfile;
 use gpumem::api::usage::{OwnerReport, PodReport};
 use gpumem::controller::context::Context;
 use gpumem::controller::fleet::{Fleet, Observation};
+use gpumem::controller::granted::Granted;
 use gpumem::controller::health::Health;
 use gpumem::controller::leader::Leadership;
 use gpumem::controller::metrics::Metrics;
@@ -40,6 +41,8 @@ pub struct Cluster {
     pub api: Api,
     pub reports: Vec<Report>,
     pub stamp: i64,
+    /// Name of the ConfigMap with the administrator's limits, where controllers are to have any.
+    pub limits: Option<String>,
     origin: Instant,
 }
 
@@ -55,7 +58,7 @@ pub struct Report {
 
 impl Cluster {
     pub fn new() -> Self {
-        let cluster = Self { api: Api::new(), reports: Vec::new(), stamp: START, origin: Instant::now() };
+        let cluster = Self { api: Api::new(), reports: Vec::new(), stamp: START, limits: None, origin: Instant::now() };
         for name in ["ml", "gpumem"] {
             cluster.world().put("", "namespaces", json!({"metadata": {"name": name}}));
         }
@@ -64,7 +67,13 @@ impl Cluster {
 
     /// The same cluster as another process sees it.
     pub fn shadow(&self) -> Self {
-        Self { api: self.api.clone(), reports: self.reports.clone(), stamp: self.stamp - 1, origin: self.origin }
+        Self {
+            api: self.api.clone(),
+            reports: self.reports.clone(),
+            stamp: self.stamp - 1,
+            limits: self.limits.clone(),
+            origin: self.origin,
+        }
     }
 
     pub fn world(&self) -> std::sync::MutexGuard<'_, World> {
@@ -357,6 +366,8 @@ impl Controller {
             metrics: Arc::new(Metrics::new().unwrap()),
             health: Arc::new(Health::default()),
             max_mode,
+            granted: Granted::all(),
+            limits: cluster.limits.clone(),
             ledger: "ledger".to_owned(),
             news: heard,
         });
