@@ -311,6 +311,15 @@ impl Cluster {
         world.put("", "configmaps", object);
     }
 
+    /// The administrator's limits, as the chart would write them.
+    pub fn limit(&mut self, limits: &Value) {
+        self.limits = Some("limits".to_owned());
+        let object = json!({
+            "metadata": {"namespace": "gpumem", "name": "limits"}, "data": {"limits.json": limits.to_string()}
+        });
+        self.world().put("", "configmaps", object);
+    }
+
     /// Reasons of the Events on objects of this kind.
     pub fn events(&self, kind: &str) -> Vec<String> {
         let world = self.world();
