@@ -7,6 +7,7 @@ use std::time::Duration;
 use gpumem_engine::policy::Mode;
 
 use super::granted::Granted;
+use super::workload::Switches;
 
 /// Flags of the controller.
 #[derive(Clone, Debug, clap::Args)]
@@ -53,6 +54,10 @@ pub struct Args {
     /// No policy goes further than this: Observe, DryRun or Enforce.
     #[arg(long, env = "GPUMEM_MAX_MODE", default_value = "Observe", value_parser = mode)]
     pub max_mode: Mode,
+    /// What may be done to workloads of which kind, as Kind=Lever+Lever,Kind=; the levers are Evict, Suspend and Scale, and
+    /// a kind that is not named is observed only.
+    #[arg(long, env = "GPUMEM_WORKLOAD_KINDS", default_value = Switches::DEFAULT)]
+    pub workload_kinds: Switches,
     /// Longest time between two pulls of an agent, e.g. 5s; the pulls of many agents spread below it.
     #[arg(long, env = "GPUMEM_PULL_INTERVAL", default_value = "5s", value_parser = duration)]
     pub pull_interval: Duration,
@@ -106,11 +111,13 @@ mod tests {
         let line = "controller --namespace gpumem --pod-name c-0 --listen 0.0.0.0:9401 --peer-listen 0.0.0.0:9444 \
                     --agent-selector app=agent,tier=node --controller-selector app=controller --agent-port 9443 \
                     --peer-port 9444 --tls-secret gpumem-tls --ledger gpumem-ledger --lease gpumem-controller \
-                    --limits gpumem-limits --actions Checkpoint,Evict,Scale,SuspendWorkload --max-mode Enforce --pull-interval 5s";
+                    --limits gpumem-limits --actions Checkpoint,Evict,Scale,SuspendWorkload \
+                    --max-mode Enforce --workload-kinds Job=Evict+Suspend,JobSet= --pull-interval 5s";
         let Command { args } = Command::try_parse_from(line.split_whitespace()).unwrap();
         assert_eq!((args.max_mode, args.pull_interval), (Mode::Enforce, Duration::from_secs(5)));
         assert_eq!(args.peer_listen.port(), args.peer_port);
         assert_eq!((args.limits.as_deref(), args.actions), (Some("gpumem-limits"), Granted::all()));
+        assert_eq!(args.workload_kinds.to_string(), "Job=Evict+Suspend,JobSet=");
     }
 
     #[test]

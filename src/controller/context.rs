@@ -14,6 +14,7 @@ use super::granted::Granted;
 use super::health::Health;
 use super::leader::Leadership;
 use super::metrics::Metrics;
+use super::workload::Switches;
 use crate::api::usage::PodReport;
 
 /// Shared by all tasks of one controller process.
@@ -40,6 +41,8 @@ pub struct Context {
     pub granted: Granted,
     /// Name of the ConfigMap with the administrator's limits, in `namespace`; `None` where there are none.
     pub limits: Option<String>,
+    /// Which levers of which kinds of workloads the administrator turned on.
+    pub workload_kinds: Switches,
     /// Name of the ConfigMap with open intents and budgets, in `namespace`.
     pub ledger: String,
     /// Counts merged reports: changes when there is new data. Await `changed()` instead of polling.

@@ -20,7 +20,7 @@ use super::fleet::Observation;
 use super::now::Now;
 use super::profile;
 use super::reconcile::Stock;
-use super::workload::{Chain, Resolution, check_namespace, count_budgets, read_group};
+use super::workload::{Chain, Resolution, check_namespace, count_budgets, read_group, resolve};
 use crate::api::convert::{self, Rejection};
 use crate::api::policy::GpuMemoryPolicy;
 use crate::api::usage::PodReport;
@@ -286,7 +286,7 @@ async fn look(
     let history = profile::read(&ctx.read, namespace, top)
         .await
         .map_err(|error| Hold::LedgerUnreadable { why: error.to_string() })?;
-    let levers = Resolution::eviction_only(&top.kind);
+    let levers = resolve(&ctx.read, &ctx.workload_kinds, &mut memory.hops, now.stamp, policy, chain, &facts).await;
     let standing = Standing { group, ready: facts.ready, levers: levers.levers(), grace: facts.grace };
     Ok(Looked { standing, history, levers, started: facts.started.get(&worst.container).copied() })
 }

@@ -94,6 +94,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         max_mode: args.max_mode,
         granted: args.actions.clone(),
         limits: args.limits.clone(),
+        workload_kinds: args.workload_kinds.clone(),
         ledger: args.ledger.clone(),
         news: heard,
     });

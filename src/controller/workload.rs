@@ -16,16 +16,24 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use crate::api::names::{ANNOTATION_ACTIONS, ANNOTATION_CHECKPOINT_DONE};
 use crate::api::usage::{OwnerReport, PodReport};
 
+mod catalogue;
 mod chain;
 mod group;
 mod handle;
+mod job;
+mod kind;
+mod kueue;
 mod levers;
 mod number;
+mod object;
+mod replicas;
+mod size;
 
 pub use chain::{Chain, Hops};
 pub use group::{count_budgets, read_group};
 pub use handle::{ScaleHandle, ScaleWrite, SuspendHandle, SuspendState, Target};
-pub use levers::Resolution;
+pub use kind::{Kind, Lever, Switches};
+pub use levers::{Resolution, resolve};
 
 /// A read that failed.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +66,24 @@ pub enum Error {
         /// Why.
         source: kube::Error,
     },
+    /// Other objects of a namespace.
+    #[error("listing {what} of {namespace}")]
+    Listing {
+        /// Which.
+        what: &'static str,
+        /// Namespace.
+        namespace: String,
+        /// Why.
+        source: kube::Error,
+    },
+    /// What the API server serves.
+    #[error("asking the API server for {of}")]
+    Discovery {
+        /// Group and version, or all groups.
+        of: String,
+        /// Why.
+        source: kube::Error,
+    },
     /// The budgets of a namespace.
     #[error("listing the PodDisruptionBudgets of {namespace}")]
     Budgets {
@@ -76,6 +102,8 @@ impl Error {
             Self::Namespace { .. } => "namespace",
             Self::Owner { .. } => "owner",
             Self::Budgets { .. } => "budgets",
+            Self::Listing { .. } => "listing",
+            Self::Discovery { .. } => "discovery",
         }
     }
 
@@ -84,6 +112,8 @@ impl Error {
         let (Self::Pod { source, .. }
         | Self::Namespace { source, .. }
         | Self::Owner { source, .. }
+        | Self::Listing { source, .. }
+        | Self::Discovery { source, .. }
         | Self::Budgets { source, .. }) = self;
         matches!(source, kube::Error::Api(status) if status.code == 403)
     }
@@ -116,15 +146,15 @@ pub struct PodFacts {
     pub ready: bool,
     /// Its priority class.
     pub priority_class: Option<String>,
-    /// What the application says of a checkpoint: the id of a request. Anybody who may write the pod may write this.
-    pub checkpoint_done: Option<String>,
     /// How long its processes have between SIGTERM and SIGKILL.
     pub grace: Duration,
+    /// What the application says of a checkpoint: the id of a request. Anybody who may write the pod may write this.
+    pub checkpoint_done: Option<String>,
     /// Since when each container runs.
     pub started: BTreeMap<String, Stamp>,
 }
 
-/// Kubernetes' own grace where a pod says none.
+/// What a pod gets that does not say.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
 /// The kubelet's mark on the API's copy of a static pod.
@@ -153,11 +183,11 @@ impl PodFacts {
             phase: status.and_then(|status| status.phase.clone()).unwrap_or_else(|| "Unknown".to_owned()),
             ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
             priority_class: spec.and_then(|spec| spec.priority_class_name.clone()),
+            grace: spec.and_then(|spec| spec.termination_grace_period_seconds).map_or(DEFAULT_GRACE, |seconds| {
+                // The kubelet gives a second where a pod asks for less than none.
+                u64::try_from(seconds).map_or(Duration::from_secs(1), Duration::from_secs)
+            }),
             checkpoint_done: annotation(ANNOTATION_CHECKPOINT_DONE),
-            grace: spec
-                .and_then(|spec| spec.termination_grace_period_seconds)
-                .and_then(|seconds| u64::try_from(seconds).ok())
-                .map_or(DEFAULT_GRACE, Duration::from_secs),
             started: status
                 .and_then(|status| status.container_statuses.as_deref())
                 .unwrap_or_default()
@@ -297,6 +327,15 @@ mod tests {
         }
         assert_eq!(facts(|_| {}).check(&all), Ok(()));
         assert_eq!(facts(|pod| pod["metadata"]["namespace"] = json!("kube-system")).check(&[]), Ok(()));
+    }
+
+    #[test]
+    fn the_grace_period_is_the_pods_own_or_the_default() {
+        assert_eq!(facts(|_| {}).grace, Duration::from_secs(30));
+        for (seconds, grace) in [(0, 0), (120, 120), (-5, 1)] {
+            let facts = facts(|pod| pod["spec"]["terminationGracePeriodSeconds"] = json!(seconds));
+            assert_eq!(facts.grace, Duration::from_secs(grace), "{seconds}");
+        }
     }
 
     #[test]

@@ -299,6 +299,7 @@ fn permit(now: Stamp, policy: &Policy, view: &View, deeds: &Deeds) -> Result<boo
     let standing = view.standing.as_ref().map_err(Clone::clone)?;
     brake_allows(now, policy, deeds)?;
     check_evidence(policy, view)?;
+    standing.levers.evict.clone()?;
     let candidate = Candidate {
         namespace: &view.pod.namespace,
         node: &view.pod.node,

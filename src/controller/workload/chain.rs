@@ -3,15 +3,14 @@
 use std::collections::{BTreeSet, HashMap};
 
 use gpumem_engine::decision::{Hold, Protected, Workload};
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
-use kube::Api;
-use kube::core::{NamespaceResourceScope, ObjectMeta, Resource};
-use serde::de::DeserializeOwned;
 
+use super::catalogue::Catalogue;
+use super::kind::Kind;
+use super::object::Located;
 use super::{Error, as_workload, controller_of};
 use crate::api::usage::OwnerReport;
 
-/// The owners of a pod, nearest first, and whether the last of them is one whose pods we act on.
+/// The owners of a pod, nearest first, and whether pods below the last of them may be acted on at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     /// Owners as far as they were established, nearest first.
@@ -43,6 +42,8 @@ enum Hop {
 #[derive(Debug, Default)]
 pub struct Hops {
     known: HashMap<String, Option<OwnerReport>>,
+    /// What the API server serves.
+    pub(super) catalogue: Catalogue,
 }
 
 /// Deeper chains do not occur; a longer one is somebody's mistake.
@@ -51,7 +52,8 @@ const MAX_DEPTH: usize = 8;
 const MAX_KNOWN: usize = 50_000;
 
 impl Hops {
-    /// Climbs from a pod's controller to its top owner.
+    /// Climbs from a pod's controller to its top owner. An owner of a kind we do not know ends the climb: what stands above
+    /// it, and what it would do about a pod that goes, is not known either.
     pub async fn climb(&mut self, client: &kube::Client, namespace: &str, owner: Option<&OwnerReport>) -> Chain {
         let Some(first) = owner else {
             return Chain { owners: Vec::new(), standing: Err(Hold::Protected(Protected::Bare)) };
@@ -65,94 +67,58 @@ impl Hops {
             if owners.len() == MAX_DEPTH {
                 return unknown(owners, "its chain of owners is too long");
             }
-            let kind = Kind::of(&current);
-            owners.push(as_workload(&current));
+            let workload = as_workload(&current);
+            let kind = Kind::of(&workload);
+            owners.push(workload.clone());
             let standing = match kind {
-                Kind::Node => Err(Hold::Protected(Protected::Static)),
-                Kind::DaemonSet => Err(Hold::Protected(Protected::DaemonSet)),
-                Kind::Other => Err(Hold::UnsupportedOwner { kind: current.kind.chars().take(63).collect() }),
-                Kind::ReplicaSet | Kind::Deployment | Kind::StatefulSet => {
-                    match self.hop(client, namespace, kind, &current).await {
-                        Hop::Next(Some(next)) => {
-                            current = next;
-                            continue;
-                        }
-                        Hop::Next(None) if kind == Kind::ReplicaSet => {
-                            Err(Hold::UnsupportedOwner { kind: current.kind.clone() })
-                        }
-                        Hop::Next(None) => Ok(()),
-                        Hop::Broken(why) => return unknown(owners, &why),
+                Some(Kind::Node) => Err(Hold::Protected(Protected::Static)),
+                Some(Kind::DaemonSet) => Err(Hold::Protected(Protected::DaemonSet)),
+                None => Err(Hold::UnsupportedOwner { kind: current.kind.chars().take(63).collect() }),
+                Some(kind) => match self.hop(client, namespace, kind, &workload).await {
+                    Hop::Next(Some(next)) => {
+                        current = next;
+                        continue;
                     }
-                }
+                    Hop::Next(None) if kind == Kind::Pod => Err(Hold::Protected(Protected::Bare)),
+                    Hop::Next(None) => Ok(()),
+                    Hop::Broken(why) => return unknown(owners, &why),
+                },
             };
             return Chain { owners, standing };
         }
     }
 
-    async fn hop(&mut self, client: &kube::Client, namespace: &str, kind: Kind, owner: &OwnerReport) -> Hop {
-        if let Some(next) = self.known.get(&owner.uid) {
+    async fn hop(&mut self, client: &kube::Client, namespace: &str, kind: Kind, owner: &Workload) -> Hop {
+        if let Some(next) = self.known.get(&owner.uid.0) {
             return Hop::Next(next.clone());
         }
-        let looked = match kind {
-            Kind::ReplicaSet => look::<ReplicaSet>(client, namespace, owner).await,
-            Kind::Deployment => look::<Deployment>(client, namespace, owner).await,
-            Kind::StatefulSet => look::<StatefulSet>(client, namespace, owner).await,
-            Kind::Node | Kind::DaemonSet | Kind::Other => return Hop::Next(None),
-        };
-        match looked {
-            Ok(Some(metadata)) if metadata.uid.as_deref() == Some(&owner.uid) => {
+        let Workload { kind: name_of_kind, name, api_version, .. } = owner;
+        let api = Located::of(kind, owner, namespace).api(client);
+        let looked = api.get_metadata_opt(name).await.map_err(|source| Error::Owner {
+            kind: name_of_kind.clone(),
+            name: name.clone(),
+            source,
+        });
+        match looked.map(|found| found.map(|object| object.metadata)) {
+            Ok(Some(metadata)) if metadata.uid.as_deref() == Some(&owner.uid.0) => {
                 let next = controller_of(metadata.owner_references.as_deref().unwrap_or_default());
                 if self.known.len() >= MAX_KNOWN {
                     self.known.clear();
                 }
-                self.known.insert(owner.uid.clone(), next.clone());
+                self.known.insert(owner.uid.0.clone(), next.clone());
                 Hop::Next(next)
             }
-            Ok(Some(_)) => Hop::Broken(format!("{} {} was created anew since", owner.kind, owner.name)),
-            Ok(None) => Hop::Broken(format!("{} {} does not exist", owner.kind, owner.name)),
+            Ok(Some(_)) => Hop::Broken(format!("{name_of_kind} {name} was created anew since")),
+            Ok(None) if api_version == "apps/v1" || api_version == "batch/v1" => {
+                Hop::Broken(format!("{name_of_kind} {name} does not exist"))
+            }
+            Ok(None) => Hop::Broken(format!("there is no {name_of_kind} {name}, or {api_version} is not served")),
             Err(error) if error.is_forbidden() => Hop::Broken(format!("{error} is not permitted")),
             Err(error) => Hop::Broken(format!("{error} failed")),
         }
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    ReplicaSet,
-    Deployment,
-    StatefulSet,
-    DaemonSet,
-    Node,
-    Other,
-}
-
-impl Kind {
-    /// By group and kind: a `Deployment` of another group is not ours to know.
-    fn of(owner: &OwnerReport) -> Self {
-        match (owner.api_version.as_str(), owner.kind.as_str()) {
-            ("apps/v1", "ReplicaSet") => Self::ReplicaSet,
-            ("apps/v1", "Deployment") => Self::Deployment,
-            ("apps/v1", "StatefulSet") => Self::StatefulSet,
-            ("apps/v1", "DaemonSet") => Self::DaemonSet,
-            ("v1", "Node") => Self::Node,
-            _ => Self::Other,
-        }
-    }
-}
-
 fn unknown(owners: Vec<Workload>, why: &str) -> Chain {
     Chain { owners, standing: Err(Hold::OwnerUnknown { why: why.to_owned() }) }
-}
-
-async fn look<K>(client: &kube::Client, namespace: &str, owner: &OwnerReport) -> Result<Option<ObjectMeta>, Error>
-where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let api: Api<K> = Api::namespaced(client.clone(), namespace);
-    let found = api.get_metadata_opt(&owner.name).await.map_err(|source| Error::Owner {
-        kind: owner.kind.clone(),
-        name: owner.name.clone(),
-        source,
-    })?;
-    Ok(found.map(|object| object.metadata))
 }

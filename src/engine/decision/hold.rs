@@ -271,6 +271,10 @@ pub enum Protected {
     Static,
     /// Without a controller that would replace it.
     Bare,
+    /// The head of a RayCluster.
+    RayHead,
+    /// Of a Job that would count an eviction as a failure.
+    Job,
 }
 
 impl Hold {
@@ -289,6 +293,8 @@ impl Hold {
             Self::Protected(Protected::DaemonSet) => "ProtectedDaemonSet",
             Self::Protected(Protected::Static) => "ProtectedStaticPod",
             Self::Protected(Protected::Bare) => "ProtectedBarePod",
+            Self::Protected(Protected::RayHead) => "ProtectedRayHead",
+            Self::Protected(Protected::Job) => "JobWithoutDisruptionPolicy",
             Self::UnsupportedOwner { .. } => "UnsupportedOwner",
             Self::OwnerUnknown { .. } => "OwnerUnknown",
             Self::PodUnverified { .. } => "PodUnverified",
@@ -375,9 +381,16 @@ impl fmt::Display for Hold {
             Self::Protected(Protected::Bare) => {
                 f.write_str("no controller would replace this pod: it would be lost for good")
             }
-            Self::UnsupportedOwner { kind } => {
-                write!(f, "pods of kind {kind} are observed only; pods of Deployments and StatefulSets are acted on")
+            Self::Protected(Protected::RayHead) => {
+                f.write_str("this is the head of a RayCluster, and the whole cluster would end with it")
             }
+            Self::Protected(Protected::Job) => f.write_str(
+                "its Job would count an eviction as a failure: create it anew with restartPolicy Never and a podFailurePolicy whose first rule is Ignore on the pod condition DisruptionTarget",
+            ),
+            Self::UnsupportedOwner { kind } => write!(
+                f,
+                "nothing of this sort is done to a {kind}: its kind is not known, or the chart's controller.workloadKinds leaves it off"
+            ),
             Self::OwnerUnknown { why } => write!(f, "its owner is not established ({why}), so it is observed only"),
             Self::PodUnverified { why } => write!(f, "the API does not confirm the pod that was reported: {why}"),
             Self::PodTerminating => f.write_str("the pod is ending already"),

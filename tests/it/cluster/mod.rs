@@ -19,6 +19,7 @@ use gpumem::controller::leader::Leadership;
 use gpumem::controller::metrics::Metrics;
 use gpumem::controller::now::{Now, rfc3339};
 use gpumem::controller::observe::Memory;
+use gpumem::controller::workload::Switches;
 use gpumem::controller::{reconcile, report};
 use gpumem_engine::forecast::{Class, Forecast, Outlook, TimeToOom, Unknown};
 use gpumem_engine::identity::DeviceKey;
@@ -377,6 +378,7 @@ impl Controller {
             max_mode,
             granted: Granted::all(),
             limits: cluster.limits.clone(),
+            workload_kinds: Switches::everything(),
             ledger: "ledger".to_owned(),
             news: heard,
         });
