@@ -27,14 +27,24 @@ pub use outcome::Outcome;
 use look::Seen;
 pub use look::read_target;
 
-/// The API server may spend 10 s on conflicts of a PodDisruptionBudget; the client's own limit is a little longer.
-const CALL: Duration = Duration::from_secs(20);
-/// All reads before the call together: beyond it the API server is in no state to be asked for more.
-const READS: Duration = Duration::from_secs(10);
+/// How long an action waits for the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// For all reads before the call together: beyond it the API server is in no state to be asked for more.
+    pub reads: Duration,
+    /// For the call. The API server may spend 10 s on conflicts of a PodDisruptionBudget; this is a little longer.
+    pub call: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { reads: Duration::from_secs(10), call: Duration::from_secs(20) }
+    }
+}
 
 /// Takes the action of the intent, unless anything changed since the decision.
 pub async fn take(ctx: &Context, recorded: RecordedIntent, now: &Now) -> (Intent, Outcome) {
-    let outcome = match tokio::time::timeout(READS, look::again(ctx, &recorded, now)).await {
+    let outcome = match tokio::time::timeout(ctx.patience.reads, look::again(ctx, &recorded, now)).await {
         Err(_) => Outcome::Withdrawn(changed("the API server was too slow")),
         Ok(Err(why)) => Outcome::Withdrawn(why),
         Ok(Ok(seen)) => match look::may_send(ctx, &recorded, now.later()) {
@@ -67,8 +77,8 @@ fn no_lever() -> Hold {
 }
 
 /// Waits for the answer of a call that was asked for once. `done` is what a yes means.
-async fn answer<T>(call: impl Future<Output = kube::Result<T>>, done: Outcome) -> Outcome {
-    match tokio::time::timeout(CALL, call).await {
+async fn answer<T>(ctx: &Context, call: impl Future<Output = kube::Result<T>>, done: Outcome) -> Outcome {
+    match tokio::time::timeout(ctx.patience.call, call).await {
         Ok(Ok(_)) => done,
         Ok(Err(kube::Error::Api(status))) => Outcome::of_refusal(&status),
         Ok(Err(error)) => Outcome::Unclear { why: unclear(&error).to_owned() },

@@ -9,6 +9,7 @@ use std::time::Instant;
 use gpumem_engine::policy::{Mode, Policy};
 use tokio::sync::watch;
 
+use super::act::Patience;
 use super::fleet::{Fleet, Observation};
 use super::granted::Granted;
 use super::health::Health;
@@ -37,6 +38,8 @@ pub struct Context {
     pub health: Arc<Health>,
     /// Administrator's brake: no policy goes further.
     pub max_mode: Mode,
+    /// How long an action waits for the API server.
+    pub patience: Patience,
     /// Actions that this installation has the right to.
     pub granted: Granted,
     /// Name of the ConfigMap with the administrator's limits, in `namespace`; `None` where there are none.

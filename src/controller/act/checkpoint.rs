@@ -45,5 +45,5 @@ async fn patch(ctx: &Context, intent: &Intent, seen: &Seen, annotations: &Value,
     let patch = json!({
         "metadata": {"uid": intent.pod_uid, "resourceVersion": seen.version(), "annotations": annotations}
     });
-    answer(pods.patch_metadata(&intent.pod, &params, &Patch::Merge(&patch)), done).await
+    answer(ctx, pods.patch_metadata(&intent.pod, &params, &Patch::Merge(&patch)), done).await
 }

@@ -14,7 +14,8 @@ pub async fn send(ctx: &Context, intent: &Intent) -> Outcome {
     let pods: Api<Pod> = Api::namespaced(ctx.act.clone(), &intent.namespace);
     let params = PostParams { dry_run: intent.dry_run, ..PostParams::default() };
     let body = body(intent);
-    answer(pods.create_subresource::<Eviction, Status>("eviction", &intent.pod, &params, &body), done(intent)).await
+    answer(ctx, pods.create_subresource::<Eviction, Status>("eviction", &intent.pod, &params, &body), done(intent))
+        .await
 }
 
 /// Our own body: kube's `Api::evict` writes `delete_options`, which the server drops, and with it the UID precondition.

@@ -24,9 +24,9 @@ pub async fn send(ctx: &Context, intent: &Intent, handle: &ScaleHandle, to: u32,
     patch["metadata"]["resourceVersion"] = json!(seen.version());
     let name = &handle.target.name;
     let outcome = if handle.subresource().is_some() {
-        answer(api.patch_scale(name, &params, &Patch::Apply(&patch)), done(intent)).await
+        answer(ctx, api.patch_scale(name, &params, &Patch::Apply(&patch)), done(intent)).await
     } else {
-        answer(api.patch(name, &params, &Patch::Merge(&patch)), done(intent)).await
+        answer(ctx, api.patch(name, &params, &Patch::Merge(&patch)), done(intent)).await
     };
     or_changed(outcome)
 }

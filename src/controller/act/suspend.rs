@@ -89,7 +89,7 @@ async fn write(
         ..PatchParams::default()
     };
     let api = handle.target.api(ctx.act.clone());
-    answer(api.patch(&handle.target.name, &params, &Patch::Merge(&patch)), done).await
+    answer(ctx, api.patch(&handle.target.name, &params, &Patch::Merge(&patch)), done).await
 }
 
 /// What a look at the object means for suspending it.

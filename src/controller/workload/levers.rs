@@ -29,12 +29,6 @@ pub struct Resolution {
 }
 
 impl Resolution {
-    /// Of a workload whose pods can only be evicted, one at a time.
-    pub fn eviction_only(kind: &str) -> Self {
-        let no = |lever: &'static str| Hold::NoLever { lever, kind: kind.to_owned() };
-        Self { evict: Ok(Blast(1)), suspend: Err(no("suspend")), scale: Err(no("scale")), kind: kind.to_owned() }
-    }
-
     /// As decisions see it.
     pub fn levers(&self) -> Levers {
         Levers {

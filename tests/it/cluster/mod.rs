@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use gpumem::api::policy::{GpuMemoryPolicy, GpuMemoryPolicyStatus};
 use gpumem::api::profile::GpuMemoryProfile;
 use gpumem::api::usage::{OwnerReport, PodReport};
+use gpumem::controller::act::Patience;
 use gpumem::controller::context::Context;
 use gpumem::controller::fleet::{Fleet, Observation};
 use gpumem::controller::granted::Granted;
@@ -131,6 +132,37 @@ impl Cluster {
                 10_000,
             );
         }
+    }
+
+    /// A Job with this many Ready pods, whose evictions do not count as failures.
+    pub fn job(&self, name: &str, parallelism: u32) {
+        self.world().put(
+            "batch",
+            "jobs",
+            json!({
+                "apiVersion": "batch/v1", "kind": "Job",
+                "metadata": {"namespace": "ml", "name": name, "uid": format!("job-{name}"), "generation": 1},
+                "spec": {
+                    "parallelism": parallelism, "completions": parallelism, "suspend": false,
+                    "selector": {"matchLabels": {"app": name}}, "template": {},
+                    "podFailurePolicy": {"rules": [
+                        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+                    ]}
+                },
+                "status": {"active": parallelism}
+            }),
+        );
+        for index in 0..parallelism {
+            let owner = owner("batch/v1", "Job", name, &format!("job-{name}"));
+            self.pod(&format!("{name}-{index}"), name, owner, 10_000);
+        }
+    }
+
+    /// Generation of a policy.
+    pub fn policy_generation(&self, name: &str) -> i64 {
+        let world = self.world();
+        let policy = world.get(POLICIES.0, POLICIES.1, "ml", name);
+        policy.and_then(|policy| policy["metadata"]["generation"].as_i64()).unwrap_or_default()
     }
 
     /// A running pod that has been Ready for `ready_for` seconds.
@@ -376,6 +408,7 @@ impl Controller {
             metrics: Arc::new(Metrics::new().unwrap()),
             health: Arc::new(Health::default()),
             max_mode,
+            patience: Patience::default(),
             granted: Granted::all(),
             limits: cluster.limits.clone(),
             workload_kinds: Switches::everything(),
