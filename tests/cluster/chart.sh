@@ -54,6 +54,8 @@ offline() {
   refuse "a misspelt key inside is refused" render "$work/render" --set agent.deviceAcces=CDI
   refuse "an unknown mode is refused" render "$work/render" --set controller.maxMode=Enforced
   refuse "an unknown platform is refused" render "$work/render" --set agent.platform=AKS
+  refuse "an unknown kind is refused" render "$work/render" --set 'controller.workloadKinds.Robot={Evict}'
+  refuse "a lever that a kind has not is refused" render "$work/render" --set 'controller.workloadKinds.JobSet={Scale}'
   refuse "a port of 0 is refused" render "$work/render" --set agent.ports.metrics=0
   refuse "an interval without a unit is refused" render "$work/render" --set agent.interval=1
   refuse "a wrong digest is refused" render "$work/render" --set image.digest=sha256:1
@@ -86,6 +88,9 @@ offline() {
   refuse "a budget of no number is refused" render "$work/render" --set controller.budgets.node.maxPerHour=many
   render "$work/render" -f "$chart/ci/observe-only-values.yaml"
   expect "rbac.actions.evict: false takes the right away" absent 'pods/eviction' "$work/render"
+  expect "by default a JobSet is observed only" grep -q 'JobSet=,' "$work/default"
+  render "$work/render" --set 'controller.workloadKinds.JobSet={Suspend},controller.workloadKinds.Job=null'
+  expect "a kind is turned on by itself, and a null gets its default" grep -q 'Job=Evict+Suspend+Scale,JobSet=Suspend,' "$work/render"
   expect "by default nothing is root or privileged" absent 'privileged: true|runAsUser: 0|runAsNonRoot: false|hostNetwork|hostIPC|hostPath' "$work/default"
   expect "by default nothing is simulated" absent 'gpumem-sim|GPUMEM_SIM' "$work/default"
   "$helm" template r "$chart" -s templates/agent-rbac.yaml >"$work/render"
@@ -140,6 +145,9 @@ live() {
     expect "controller: reads a pod" may yes controller get pods -A
     expect "controller: lists no pods of others" may no controller list pods -A
     expect "controller: lists its own" may yes controller list pods -n $space
+    expect "controller: reads a Job and its CronJob" may yes controller get cronjobs.batch -A
+    expect "controller: lists autoscalers" may yes controller list horizontalpodautoscalers.autoscaling -A
+    expect "controller: suspends no Job" may no controller patch jobs.batch -A
     expect "controller: evicts" may yes controller create pods --subresource=eviction -A
     expect "controller: deletes no pod" may no controller delete pods -A
     expect "controller: changes no policy" may no controller patch gpumemorypolicies -A

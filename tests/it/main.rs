@@ -22,3 +22,4 @@ mod policy;
 mod reconcile;
 mod support;
 mod tidy;
+mod workload;

@@ -216,8 +216,8 @@ async fn pods_that_others_answer_for_are_never_targets() {
         ("bare", json!(null), |_| {}, "ProtectedBarePod"),
         ("daemon", owner("apps/v1", "DaemonSet", "d", "d1"), |_| {}, "ProtectedDaemonSet"),
         ("mirror", owner("v1", "Node", "node-a", "n1"), |_| {}, "ProtectedStaticPod"),
-        ("job", owner("batch/v1", "Job", "j", "j1"), |_| {}, "UnsupportedOwner"),
-        ("ray", owner("ray.io/v1", "RayCluster", "r", "r1"), |_| {}, "UnsupportedOwner"),
+        ("job", owner("batch/v1", "Job", "gone", "j1"), |_| {}, "OwnerUnknown"),
+        ("strange", owner("example.com/v1", "Robot", "r", "r1"), |_| {}, "UnsupportedOwner"),
         ("ghost", owner("apps/v1", "ReplicaSet", "gone", "g1"), |_| {}, "OwnerUnknown"),
         (
             "system",

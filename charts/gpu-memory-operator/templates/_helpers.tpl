@@ -65,6 +65,15 @@
 {{- define "gmo.limits" -}}{{ include "gmo.fullname" . }}-limits{{- end }}
 {{- define "gmo.lease" -}}{{ include "gmo.fullname" . }}-controller{{- end }}
 
+{{/* What may be done to which kind, for a flag: Job=Evict+Suspend,JobSet= */}}
+{{- define "gmo.workloadKinds" -}}
+{{- $kinds := list -}}
+{{- range $kind, $levers := .Values.controller.workloadKinds -}}
+{{- $kinds = append $kinds (printf "%s=%s" $kind (join "+" $levers)) -}}
+{{- end -}}
+{{- join "," $kinds -}}
+{{- end }}
+
 {{/* === labels; called with (list root component) === */}}
 
 {{- define "gmo.selector" -}}

@@ -7,8 +7,14 @@ use super::number;
 
 /// The pod condition of every disruption, ours included.
 const DISRUPTION: &str = "DisruptionTarget";
-/// Kubernetes' own controller of Jobs, as `spec.managedBy` may name it.
-const OWN_CONTROLLER: &str = "kubernetes.io/job-controller";
+/// Each kind's own controller, as `managedBy` may name it.
+const OWN_CONTROLLERS: [&str; 5] = [
+    "kubernetes.io/job-controller",
+    "jobset.sigs.k8s.io/jobset-controller",
+    "trainer.kubeflow.org/trainjob-controller",
+    "kubeflow.org/training-operator",
+    "ray.io/kuberay-operator",
+];
 
 /// Whether an eviction is no failure to the Job: a rule of its `podFailurePolicy` ignores disruptions, and no rule before
 /// it can match first. A container that is told to end may exit with any code, so every earlier rule may match.
@@ -29,10 +35,10 @@ pub fn ignores_disruption(spec: &Value) -> bool {
     false
 }
 
-/// The foreign controller that `spec.managedBy` names: its object here is a shadow of one elsewhere.
+/// The foreign controller that `managedBy` names: its object here is a shadow of one elsewhere.
 pub fn foreign_manager(spec: &Value) -> Option<&str> {
-    let own = [OWN_CONTROLLER, "jobset.sigs.k8s.io/jobset-controller", "trainer.kubeflow.org/trainjob-controller"];
-    spec["managedBy"].as_str().filter(|manager| !own.contains(manager))
+    let manager = spec["managedBy"].as_str().or_else(|| spec["runPolicy"]["managedBy"].as_str());
+    manager.filter(|manager| !manager.is_empty() && !OWN_CONTROLLERS.contains(manager))
 }
 
 /// Whether the loss of one pod stops the others too: an Indexed Job of several pods is one program on several hosts, unless
@@ -104,6 +110,10 @@ mod tests {
             Some("kueue.x-k8s.io/multikueue")
         );
         assert_eq!(foreign_manager(&json!({"managedBy": "kubernetes.io/job-controller"})), None);
+        assert_eq!(
+            foreign_manager(&json!({"runPolicy": {"managedBy": "kueue.x-k8s.io/multikueue"}})),
+            Some("kueue.x-k8s.io/multikueue")
+        );
         assert_eq!(foreign_manager(&json!({})), None);
     }
 }

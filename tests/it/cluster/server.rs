@@ -62,6 +62,8 @@ pub struct World {
     pub broken: Option<String>,
     /// Answers `403` to requests whose path contains this.
     pub forbidden: Option<String>,
+    /// What discovery tells of: `group/version`, and names of resources and subresources there.
+    pub served: BTreeMap<String, Vec<String>>,
     crash: Option<(usize, Crash)>,
     /// Runs once before the first request whose method and path match: the world changes in the middle of a round.
     hooks: Vec<(Method, String, Hook)>,
@@ -104,6 +106,7 @@ impl Api {
             away: false,
             broken: None,
             forbidden: None,
+            served: BTreeMap::new(),
             crash: None,
             hooks: Vec::new(),
             evicted: Vec::new(),
@@ -292,6 +295,9 @@ impl World {
         if let Some(at) = self.given.iter().position(|(method, end, _)| seen.is(method, end)) {
             return self.given.remove(at).2;
         }
+        if let Some(answer) = self.discover(&seen.path) {
+            return answer;
+        }
         let path = Path::parse(&seen.path);
         if path.subresource == "eviction" {
             let answer = self.eviction_answers.pop();
@@ -314,10 +320,34 @@ impl World {
         }
     }
 
+    fn discover(&self, path: &str) -> Option<(StatusCode, Value)> {
+        if path == "/apis" {
+            let groups = self.served.keys().map(|api_version| {
+                let (group, version) = api_version.split_once('/').unwrap();
+                let version = json!({"groupVersion": api_version, "version": version});
+                json!({"name": group, "versions": [version], "preferredVersion": version})
+            });
+            let groups: Vec<Value> = groups.collect();
+            return Some((StatusCode::OK, json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})));
+        }
+        let api_version = path.strip_prefix("/apis/").filter(|rest| rest.matches('/').count() == 1)?;
+        let Some(names) = self.served.get(api_version) else {
+            return Some(failure(404, "NotFound", "the server could not find the requested resource"));
+        };
+        let resource = |name: &String| json!({"name": name, "singularName": "", "namespaced": true, "kind": "K", "verbs": ["get"]});
+        let resources: Vec<Value> = names.iter().map(resource).collect();
+        let list =
+            json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": resources});
+        Some((StatusCode::OK, list))
+    }
+
     /// What the controllers of the workloads would have written by now.
     fn with_ready_replicas(&self, path: &Path, mut object: Value) -> Value {
         if ["deployments", "statefulsets", "jobs"].contains(&path.plural.as_str()) {
             let app = &object["spec"]["selector"]["matchLabels"]["app"];
+            if path.plural == "jobs" && app.is_null() {
+                return object;
+            }
             let pods = self.list("", "pods", &path.namespace).into_iter();
             let ready = pods.filter(|pod| pod["metadata"]["labels"]["app"] == *app && evictions::is_ready(pod)).count();
             let field = if path.plural == "jobs" { "ready" } else { "readyReplicas" };
@@ -430,11 +460,16 @@ fn merge(into: &mut Value, from: &Value) {
 
 fn form_value(query: &str, key: &str) -> Option<String> {
     let (_, value) = query.split('&').filter_map(|pair| pair.split_once('=')).find(|(name, _)| *name == key)?;
-    Some(value.replace("%3D", "=").replace("%2C", ",").replace('+', " ").replace("%2F", "/"))
+    let value = value.replace("%3D", "=").replace("%2C", ",").replace('+', " ").replace("%2F", "/");
+    Some(value.replace("%28", "(").replace("%29", ")").replace("%20", " "))
 }
 
-/// Equality only: our tests' selectors need no more.
+/// Equalities, or one set: our tests' selectors need no more.
 fn selects(selector: &str, object: &Value) -> bool {
+    if let Some((key, values)) = selector.split_once(" in (") {
+        let label = object["metadata"]["labels"][key].as_str();
+        return values.trim_end_matches(')').split(',').any(|value| label == Some(value));
+    }
     selector
         .split(',')
         .filter_map(|term| term.split_once('='))
