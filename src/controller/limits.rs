@@ -9,6 +9,7 @@ use gpumem_engine::pacing::{AdminBudgets, Allowance};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::context::Context;
 
@@ -131,8 +132,16 @@ impl Limits {
     fn of(name: &str, object: Option<ConfigMap>) -> Result<Self, Error> {
         let text = object.and_then(|object| object.data).and_then(|mut data| data.remove(KEY));
         let text = text.ok_or_else(|| Error::Missing { name: name.to_owned() })?;
-        serde_json::from_str(&text)
-            .map_err(|error| Error::Malformed { name: name.to_owned(), problem: error.to_string() })
+        let malformed = |problem: String| Error::Malformed { name: name.to_owned(), problem };
+        let value: Value = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+        // serde takes a list of values for a struct: `[]` would be read as no limit at all.
+        let budgets = value.get("budgets");
+        let scopes = budgets.and_then(Value::as_object).into_iter().flat_map(|scopes| scopes.values());
+        let objects = [Some(&value), budgets, value.get("breaker")].into_iter().flatten().chain(scopes);
+        if !objects.into_iter().all(Value::is_object) {
+            return Err(malformed("a list stands where an object should".to_owned()));
+        }
+        serde_json::from_value(value).map_err(|error| malformed(error.to_string()))
     }
 }
 
@@ -169,6 +178,9 @@ mod tests {
     #[test]
     fn what_we_do_not_know_is_no_limit_to_go_by() {
         for text in ["", "{", "[]", "null", r#"{"budget":{}}"#, r#"{"budgets":{"cluster":{"maxConcurent":1}}}"#] {
+            assert_eq!(limits(text).unwrap_err().kind(), "limits_malformed", "{text}");
+        }
+        for text in [r#"{"budgets":[]}"#, r#"{"budgets":{"node":[]}}"#, r#"{"breaker":[true]}"#] {
             assert_eq!(limits(text).unwrap_err().kind(), "limits_malformed", "{text}");
         }
         for text in [r#"{"budgets":{"node":{"maxPerHour":-1}}}"#, r#"{"budgets":{"node":{"maxPerHour":1.5}}}"#] {

@@ -170,6 +170,10 @@ fn read<T: Default + for<'de> Deserialize<'de>>(
     key: &'static str,
 ) -> Result<T, Malformed> {
     let Some(text) = data.get(key).filter(|text| !text.trim().is_empty()) else { return Ok(T::default()) };
+    // serde takes a list of values for a struct as well.
+    if key == BREAKER && !text.trim_start().starts_with('{') {
+        return Err(Malformed { key, problem: "it is no object".to_owned() });
+    }
     serde_json::from_str(text).map_err(|error| Malformed { key, problem: error.to_string() })
 }
 
