@@ -14,6 +14,8 @@ pub mod replay;
 
 pub mod estimate;
 
+pub mod env_merge;
+
 /// Exit code: done, and the answer is no bad one.
 pub const FINE: u8 = 0;
 /// Exit code: the answer could not be found out.
@@ -87,6 +89,8 @@ pub enum Command {
     Sim(gpumem_sim::cli::Command),
     /// Estimate how much GPU memory a job needs before it runs.
     Estimate(Box<estimate::Args>),
+    /// Show which environment variables the GPU containers of a manifest gain at admission, and which they keep.
+    EnvMerge(env_merge::Args),
     /// Replay recorded data through the forecast.
     Replay(replay::Args),
     /// Print a completion script for a shell.
@@ -115,6 +119,7 @@ impl Cli {
             },
             Command::Sim(command) => command.run(),
             Command::Estimate(args) => finish(estimate::run(&args)),
+            Command::EnvMerge(args) => finish(env_merge::run(&args)),
             Command::Replay(args) => finish(replay::run(&args)),
             Command::Completion { shell } => {
                 clap_complete::generate(shell, &mut Self::command(), "gpumem", &mut std::io::stdout());

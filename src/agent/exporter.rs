@@ -15,7 +15,7 @@ use prometheus::{Encoder, Histogram, HistogramOpts, IntCounterVec, IntGauge, Opt
 use tokio::sync::watch;
 
 use crate::agent::owners;
-use crate::agent::snapshot::{DeviceView, Snapshot};
+use crate::agent::snapshot::{DeviceView, HookView, Snapshot};
 use crate::api::names::metric;
 use crate::api::usage::NvmlState;
 
@@ -37,7 +37,7 @@ pub const BUILD_INFO: &str = "gpumem_agent_build_info";
 /// Name, help and place of a gauge that is read from the snapshot.
 type Declared = (&'static str, &'static str);
 
-const GAUGES: [Declared; 14] = [
+const GAUGES: [Declared; 16] = [
     (metric::DEVICE_TOTAL, "All memory of the device. A MIG slice is a device of its own and carries gpu_instance_id."),
     (
         metric::DEVICE_USED,
@@ -70,6 +70,14 @@ const GAUGES: [Declared; 14] = [
         "Highest GPU memory of the container's current instance on this device since the agent first saw it.",
     ),
     (
+        metric::CONTAINER_ALLOCATED,
+        "Live GPU memory as the container's own framework counts it, to 64 KiB; only of pods with gpumem's hook. Far below gpumem_container_allocator_reserved_bytes, memory is in pieces or cached: a trim gives it back.",
+    ),
+    (
+        metric::CONTAINER_CACHED,
+        "GPU memory the container's own framework holds, live or cached, to 64 KiB; only of pods with gpumem's hook, and absent where the framework does not say.",
+    ),
+    (
         metric::AGENT_NVML_UP,
         "1 while the agent can talk to the GPU driver. At 0 the label says why: absent is normal on nodes without a GPU; no_permission and unknown mean that the agent's pod may not use the device nodes, so change agent.deviceAccess in the chart; the agent's log names the value to try.",
     ),
@@ -94,6 +102,8 @@ enum Place {
     Attribution,
     ContainerUsed,
     ContainerPeak,
+    ContainerAllocated,
+    ContainerCached,
     NvmlUp,
     Simulated,
     SampleAge,
@@ -225,6 +235,9 @@ impl Collector for SnapshotCollector {
         for device in &snapshot.devices {
             families.device(device, &snapshot);
         }
+        for hook in &snapshot.hooks {
+            families.hook(hook);
+        }
         families.finish()
     }
 }
@@ -278,6 +291,15 @@ impl Families<'_> {
             self.push(Place::ContainerPeak, labels.clone(), container.peak.as_f64());
             self.push(Place::ContainerUsed, labels, container.used.as_f64());
         }
+    }
+
+    fn hook(&mut self, hook: &HookView) {
+        let mut labels = device_labels(self.node, hook.index, &hook.device);
+        labels.push(label("namespace", &hook.pod.report.namespace));
+        labels.push(label("pod", &hook.pod.report.name));
+        labels.push(label("container", &hook.container));
+        self.bytes(Place::ContainerAllocated, &labels, hook.figures.allocated);
+        self.bytes(Place::ContainerCached, &labels, hook.figures.reserved);
     }
 
     fn bytes(&mut self, place: Place, labels: &[LabelPair], bytes: Option<Bytes>) {

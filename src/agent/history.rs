@@ -54,6 +54,8 @@ pub struct Entry {
     pub pod: PodUid,
     /// What the API says of the pod.
     pub record: Option<Arc<Pod>>,
+    /// The cycle in which `record` changed last.
+    record_seq: u64,
     /// The container's name.
     pub name: Option<Arc<str>>,
     /// Its newest instance.
@@ -133,10 +135,20 @@ impl History {
                 DeviceView { key, index, model, at, failure, memory, unattributed, attribution, containers }
             })
             .collect();
+        self.follow(pods);
         if self.seq.is_multiple_of(EXPIRE_EVERY) {
             self.expire(at, pods);
         }
         views
+    }
+
+    /// Notes what changed of pods whose containers hold nothing now: that is how an end becomes known.
+    fn follow(&mut self, pods: &Pods) {
+        for entry in self.devices.iter_mut().flat_map(|device| &mut device.entries) {
+            if let Some(pod) = pods.pod(&entry.pod).filter(|_| entry.record.is_some()) {
+                entry.know(pod, self.seq);
+            }
+        }
     }
 
     fn record_device(&mut self, usage: &DeviceUsage, at: Moment, pods: &Pods) -> Vec<ContainerView> {
@@ -187,6 +199,14 @@ impl History {
                 Some((&device.key, entry, change))
             })
         })
+    }
+
+    /// The pods of named series of which the API said something new since the cursor, whether or not they hold memory.
+    pub fn changed_pods(&self, since: Option<Cursor>) -> impl Iterator<Item = &Arc<Pod>> {
+        let since = since.filter(|cursor| self.moment_of(*cursor).is_some()).map(|cursor| cursor.seq);
+        let entries = self.devices.iter().flat_map(|device| &device.entries);
+        let news = entries.filter(move |entry| since.is_none_or(|since| entry.record_seq > since));
+        news.filter(|entry| entry.name.is_some()).filter_map(|entry| entry.record.as_ref())
     }
 
     fn moment_of(&self, cursor: Cursor) -> Option<Moment> {
@@ -242,7 +262,7 @@ impl DeviceHistory {
         let entry = self.entries.get_mut(place)?;
         if let Some((record, name)) = record.zip(name) {
             entry.pod.clone_from(&record.report.uid);
-            entry.record = Some(record);
+            entry.know(&record, seq);
             if entry.name.is_none() {
                 entry.visible_from = seq;
             }
@@ -287,12 +307,21 @@ impl Entry {
         Self {
             pod,
             record: None,
+            record_seq: 0,
             name: None,
             instance,
             series: Series::default(),
             visible_from: 0,
             last_seen: Moment::default(),
             now: None,
+        }
+    }
+
+    /// Takes what the API says of the pod in this cycle.
+    fn know(&mut self, record: &Arc<Pod>, seq: u64) {
+        if self.record.as_ref().is_none_or(|known| !Arc::ptr_eq(known, record)) {
+            self.record = Some(Arc::clone(record));
+            self.record_seq = seq;
         }
     }
 

@@ -41,6 +41,8 @@ pub mod owners;
 
 pub mod pods;
 
+pub mod hook;
+
 pub mod history;
 
 pub mod sampler;
@@ -111,6 +113,9 @@ pub struct Args {
     /// How this pod was given the device nodes, for better advice in errors.
     #[arg(long, value_enum, env = "GPUMEM_DEVICE_ACCESS")]
     pub device_access: Option<DeviceAccess>,
+    /// Read what pods with gpumem's hook say of their allocators, from the names of their processes' threads.
+    #[arg(long)]
+    pub hook: bool,
     /// End with an error when a driver that worked refuses access (after `systemctl daemon-reload`, for example), so that
     /// the kubelet starts a new container with fresh device nodes.
     #[arg(long)]
@@ -281,6 +286,7 @@ fn start_sampler(args: &Args, shared: Arc<Shared>) -> Result<(Stop, oneshot::Rec
         libraries: nvml::search_list(args.nvml_library.as_deref()),
         proc: args.proc.clone(),
         device_access: args.device_access,
+        reads_hooks: args.hook,
         exits_on_refusal: args.exit_on_refused_access,
     };
     let sampler = Sampler::new(settings, shared, processes);

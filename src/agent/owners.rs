@@ -147,6 +147,11 @@ impl Processes {
         self.owners.get(pid)
     }
 
+    /// `/proc/<pid>` of a process of the last sample, opened when that process was met.
+    pub fn directory(&self, pid: Pid) -> Option<&OwnedFd> {
+        self.known.get(&pid).map(|process| &process.directory)
+    }
+
     /// The process behind a PID, if it lives and can be read.
     fn check(&mut self, pid: Pid, metrics: &SelfMetrics) -> Option<(Pid, StartTime)> {
         if let Some(process) = self.known.get_mut(&pid) {

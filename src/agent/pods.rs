@@ -1,8 +1,9 @@
 //! The pods of this node, watched by `spec.nodeName` and kept as the little that naming a container needs.
 //!
 //! Flows in: watch events. Flows out: container id → pod and container name, and the [`PodReport`]s of `/v1/usage`. The
-//! watch reads no spec at all: environment, volumes and templates never enter the agent's memory. While the API is away
-//! the last table stays, and containers nobody named are still counted by their id.
+//! watch reads no spec at all: environment, volumes and templates never enter the agent's memory. Of the status it reads the
+//! containers' ids and how they ended, an out-of-memory among them. While the API is away the last table stays, and
+//! containers nobody named are still counted by their id.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +19,7 @@ use tracing::{info, warn};
 
 use crate::agent::exporter::SelfMetrics;
 use crate::api::names::GROUP;
-use crate::api::usage::{OwnerReport, PodReport};
+use crate::api::usage::{EndReport, MAX_END_MESSAGE, OwnerReport, PodReport};
 
 /// Annotation of a static pod's mirror: the UID its cgroups carry.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
@@ -134,7 +135,7 @@ impl Pods {
     }
 }
 
-/// A pod as it is read from the API: no spec, and of the status the containers' ids.
+/// A pod as it is read from the API: no spec, and of the status the containers' ids and ends.
 type WatchedPod = Object<Nothing, Status>;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -155,6 +156,26 @@ struct Status {
 #[serde(default)]
 struct ContainerStatus {
     name: String,
+    #[serde(rename = "containerID")]
+    container_id: Option<String>,
+    state: Option<State>,
+    #[serde(rename = "lastState")]
+    last_state: Option<State>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct State {
+    terminated: Option<Terminated>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Terminated {
+    exit_code: i32,
+    reason: Option<String>,
+    message: Option<String>,
+    finished_at: Option<String>,
     #[serde(rename = "containerID")]
     container_id: Option<String>,
 }
@@ -258,16 +279,19 @@ fn keep(pod: WatchedPod) -> Result<Pod, &'static str> {
     annotations.retain(|key, _| key.split_once('/').is_some_and(|(group, _)| group == GROUP));
     let owner = metadata.owner_references.into_iter().flatten().find(|owner| owner.controller == Some(true));
     let status = pod.status.unwrap_or_default();
-    let containers = [status.main, status.init, status.ephemeral]
+    let statuses: Vec<ContainerStatus> = [status.main, status.init, status.ephemeral]
         .into_iter()
         .flatten()
         .flatten()
         .filter(|container| container.name.len() <= MAX_NAME)
-        .filter_map(|container| {
-            let (_, id) = container.container_id.as_deref()?.split_once("://")?;
-            (!id.is_empty() && id.len() <= MAX_NAME).then(|| (ContainerId::from(id), Arc::from(container.name)))
-        })
         .take(MAX_CONTAINERS)
+        .collect();
+    let containers = statuses
+        .iter()
+        .filter_map(|container| {
+            let id = instance(container.container_id.as_deref())?;
+            Some((ContainerId::from(id), Arc::from(container.name.as_str())))
+        })
         .collect();
     let labels = (Arc::from(namespace.as_str()), Arc::from(name.as_str()));
     let report = PodReport {
@@ -283,8 +307,43 @@ fn keep(pod: WatchedPod) -> Result<Pod, &'static str> {
             uid: owner.uid,
         }),
         terminating: metadata.deletion_timestamp.is_some(),
+        ends: statuses.into_iter().flat_map(ends).collect(),
     };
     Ok(Pod { report, namespace: labels.0, name: labels.1, config_hash, containers })
+}
+
+/// The id in `containerd://<id>`.
+fn instance(id: Option<&str>) -> Option<&str> {
+    let (_, id) = id?.split_once("://")?;
+    (!id.is_empty() && id.len() <= MAX_NAME).then_some(id)
+}
+
+/// How a container ended: its last run but one first. An end without a time cannot be told from others and is left out.
+fn ends(status: ContainerStatus) -> impl Iterator<Item = EndReport> {
+    let ContainerStatus { name, container_id: _, state, last_state } = status;
+    let terminated = |state: Option<State>, is_current| Some((state?.terminated?, is_current));
+    [terminated(last_state, false), terminated(state, true)].into_iter().flatten().filter_map(
+        move |(end, is_current)| {
+            let short = |text: Option<String>| text.filter(|text| text.len() <= MAX_NAME).unwrap_or_default();
+            let finished_at = short(end.finished_at);
+            (!finished_at.is_empty()).then(|| EndReport {
+                container: name.clone(),
+                container_id: instance(end.container_id.as_deref()).unwrap_or_default().to_owned(),
+                exit_code: end.exit_code,
+                reason: short(end.reason),
+                finished_at,
+                message: last(&end.message.unwrap_or_default(), MAX_END_MESSAGE).to_owned(),
+                is_current,
+            })
+        },
+    )
+}
+
+/// The last `max` bytes of a text, or a little less: characters stay whole.
+fn last(text: &str, max: usize) -> &str {
+    let from = text.len().saturating_sub(max);
+    let whole = (from..text.len()).find(|at| text.is_char_boundary(*at));
+    whole.and_then(|at| text.get(at..)).unwrap_or_default()
 }
 
 fn bounded(pairs: BTreeMap<String, String>) -> BTreeMap<String, String> {
@@ -356,6 +415,27 @@ mod tests {
         pods.apply(pod(mirror).expect("kept"));
         let named = pods.find(&key("0123456789abcdef0123456789abcdef", "aaa")).expect("found");
         assert_eq!(named.pod.report.uid.as_str(), "u1");
+    }
+
+    #[test]
+    fn how_containers_ended_is_kept_with_the_end_of_their_last_words() {
+        let mut crashed = train();
+        let end = |exit: i32, at: &str, message: String| {
+            serde_json::json!({"terminated": {"exitCode": exit, "reason": "Error", "finishedAt": at, "message": message,
+                "containerID": "containerd://old"}})
+        };
+        crashed["status"]["containerStatuses"][0]["lastState"] =
+            end(1, "2026-11-29T10:00:00Z", format!("{}äCUDA out of memory", "x".repeat(10_000)));
+        crashed["status"]["containerStatuses"][1]["state"] = end(0, "2026-11-29T11:00:00Z", String::new());
+        crashed["status"]["initContainerStatuses"][0]["state"] = serde_json::json!({"terminated": {"exitCode": 3}});
+        let ends = pod(crashed).expect("kept").report.ends;
+        assert_eq!(ends.len(), 2, "an end without a time is left out: {ends:?}");
+        assert_eq!((ends[0].container.as_str(), ends[0].container_id.as_str()), ("main", "old"));
+        assert_eq!((ends[0].exit_code, ends[0].is_current), (1, false));
+        assert!(ends[0].message.ends_with("äCUDA out of memory") && ends[0].message.len() <= MAX_END_MESSAGE);
+        assert_eq!((ends[1].container.as_str(), ends[1].exit_code, ends[1].is_current), ("waiting", 0, true));
+        // Cut in the middle of a character, it loses that character.
+        assert_eq!((last("aäb", 2), last("aäb", 3), last("", 3), last("ä", 1)), ("b", "äb", "", ""));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! away it is dropped and opened again with backoff; a lost GPU does not stop the others. A call that hangs stops this
 //! thread only: the [`watchdog`] tells the rest.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +18,7 @@ use tracing::{info, warn};
 
 use crate::agent::exporter::SelfMetrics;
 use crate::agent::history::History;
+use crate::agent::hook::{self, Hooks};
 use crate::agent::nvml::{self, Driver, Identity, Observer};
 use crate::agent::owners::Processes;
 use crate::agent::pods::SharedPods;
@@ -50,6 +52,8 @@ pub struct Settings {
     pub proc: PathBuf,
     /// How the pod was given its devices, for advice.
     pub device_access: Option<DeviceAccess>,
+    /// Read what hooked processes say of their allocators.
+    pub reads_hooks: bool,
     /// End the agent when a driver that worked refuses from then on.
     pub exits_on_refusal: bool,
 }
@@ -83,6 +87,7 @@ pub struct Sampler {
     settings: Settings,
     shared: Arc<Shared>,
     processes: Processes,
+    hooks: Hooks,
     known: Vec<Identity>,
     simulated: bool,
     backoff: Duration,
@@ -150,6 +155,7 @@ impl Sampler {
             settings,
             shared,
             processes,
+            hooks: Hooks::default(),
             known: Vec::new(),
             simulated: false,
             backoff: FIRST_BACKOFF,
@@ -289,17 +295,23 @@ impl Sampler {
         let shared = Arc::clone(&self.shared);
         self.processes.refresh(sample, listed_at, &shared.pods, &shared.metrics);
         let usage = attribute(sample, |pid| self.processes.owner(pid));
-        let (devices, cursor, refused) = {
+        let figures = if self.settings.reads_hooks {
+            self.hooks.read(&usage, &self.processes, &shared.metrics)
+        } else {
+            BTreeMap::new()
+        };
+        let (hooks, devices, cursor, refused) = {
             let pods = shared.pods.lock();
+            let hooks = hook::named(figures, &usage, &pods);
             let mut history = shared.history();
-            (history.record(sample, usage, &pods), history.cursor(), history.refused())
+            (hooks, history.record(sample, usage, &pods), history.cursor(), history.refused())
         };
         if refused > self.refused_before {
             shared.metrics.dropped("series", "too_many");
             self.refused_before = refused;
         }
         let at = if devices.is_empty() { shared.snapshot.borrow().at } else { Some(sample.at) };
-        let snapshot = Snapshot { seq: cursor.seq, at, nvml, reason, simulated: self.simulated, devices };
+        let snapshot = Snapshot { seq: cursor.seq, at, nvml, reason, simulated: self.simulated, devices, hooks };
         shared.snapshot.send_replace(Arc::new(snapshot));
     }
 }

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use gpumem_engine::identity::DeviceKey;
+use gpumem_engine::identity::{ContainerId, DeviceKey};
 use gpumem_engine::quantity::{Bytes, Moment};
 use gpumem_engine::sample::{DeviceMemory, QueryFailure};
 use gpumem_engine::usage::Attribution;
 
+use crate::agent::hook::Figures;
+use crate::agent::pods::Pod;
 use crate::api::usage::NvmlState;
 
 /// A node at its newest sample.
@@ -29,6 +31,8 @@ pub struct Snapshot {
     pub simulated: bool,
     /// Every device.
     pub devices: Vec<DeviceView>,
+    /// What hooked containers say of their allocators.
+    pub hooks: Vec<HookView>,
 }
 
 /// A device at its newest sample.
@@ -69,6 +73,23 @@ pub struct ContainerView {
     pub peak: Bytes,
 }
 
+/// What a hooked container says of its allocator on a device.
+#[derive(Clone, Debug)]
+pub struct HookView {
+    /// Which device.
+    pub device: DeviceKey,
+    /// NVML's index of the GPU.
+    pub index: u32,
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// Name of the container.
+    pub container: Arc<str>,
+    /// Its current instance.
+    pub container_id: ContainerId,
+    /// What it says.
+    pub figures: Figures,
+}
+
 /// Whether the sampler is inside the driver, and since when. Written by its thread, read by all.
 #[derive(Debug, Default)]
 pub struct Pulse {
@@ -90,6 +111,7 @@ impl Snapshot {
             reason: "starting",
             simulated: false,
             devices: Vec::new(),
+            hooks: Vec::new(),
         }
     }
 
@@ -99,6 +121,8 @@ impl Snapshot {
         for view in hung.devices.iter_mut().filter(|view| device.is_none_or(|device| view.index == device)) {
             view.fail(QueryFailure::Hung);
         }
+        // They are read after the driver answered: as old as its answer.
+        hung.hooks.retain(|hook| device.is_some_and(|device| hook.index != device));
         hung.reason = QueryFailure::Hung.kind();
         hung.nvml = NvmlState::Down {
             reason: match device {

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::agent::history::{Change, History};
 use crate::agent::snapshot::Snapshot;
-use crate::api::usage::{Cursor, DeviceReport, FORMAT, NvmlState, PodReport};
+use crate::api::usage::{Cursor, DeviceReport, FORMAT, HookReport, NvmlState, PodReport};
 
 /// What an answer says of the agent itself.
 #[derive(Clone, Debug)]
@@ -39,6 +39,7 @@ struct Report<'a> {
     devices: Vec<DeviceReport>,
     pods: Vec<&'a PodReport>,
     series: Vec<SeriesChange<'a>>,
+    hooks: Vec<HookReport>,
 }
 
 #[derive(Serialize)]
@@ -65,6 +66,7 @@ pub fn answer(
     now: Moment,
 ) -> Result<Vec<u8>, serde_json::Error> {
     let mut pods: HashMap<&PodUid, &PodReport> = HashMap::new();
+    pods.extend(history.changed_pods(since).map(|pod| (&pod.report.uid, &pod.report)));
     let series = history
         .changes(since)
         .map(|(device, entry, change)| {
@@ -88,6 +90,21 @@ pub fn answer(
         unattributed: device.unattributed,
         attribution: device.attribution,
     });
+    let hooks = snapshot.hooks.iter().map(|hook| {
+        pods.insert(&hook.pod.report.uid, &hook.pod.report);
+        HookReport {
+            device: hook.device.clone(),
+            pod: hook.pod.report.uid.clone(),
+            container: hook.container.to_string(),
+            container_id: hook.container_id.clone(),
+            allocated: hook.figures.allocated,
+            reserved: hook.figures.reserved,
+            ooms: hook.figures.ooms,
+            hooked: hook.figures.hooked,
+            processes: hook.figures.processes,
+        }
+    });
+    let hooks = hooks.collect();
     let report = Report {
         format: FORMAT,
         agent_version: env!("CARGO_PKG_VERSION"),
@@ -101,6 +118,7 @@ pub fn answer(
         devices: devices.collect(),
         pods: pods.into_values().collect(),
         series,
+        hooks,
     };
     serde_json::to_vec(&report)
 }

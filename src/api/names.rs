@@ -23,6 +23,15 @@ pub const ANNOTATION_WORKLOAD: &str = "gpumem.dev/workload";
 /// On a workload that we suspended: id of the action. Nobody else's suspension is ever lifted.
 pub const ANNOTATION_SUSPENDED: &str = "gpumem.dev/suspended";
 
+/// On a namespace or pod: `Enabled` lets admission set framework defaults for its GPU containers, `Disabled` on a pod forbids it.
+pub const LABEL_DEFAULTS: &str = "gpumem.dev/defaults";
+/// On a namespace: `Enabled` keeps the cooperative hook there and puts it into GPU containers; `Disabled` on a pod forbids it.
+pub const LABEL_HOOK: &str = "gpumem.dev/hook";
+/// On the hook's ConfigMap: namespace of the operator that keeps it. One without it is never touched.
+pub const LABEL_HOOK_OWNER: &str = "gpumem.dev/hook-owner";
+/// Name of the ConfigMap with the hook's files, the same in every namespace.
+pub const HOOK_CONFIG_MAP: &str = "gpumem-hook";
+
 /// Common name in the controller's client certificate: agents serve `/v1/usage` to nobody else.
 pub const CONTROLLER_TLS_NAME: &str = "gpumem-controller";
 /// DNS name in the agents' server certificate: the controller believes nobody else.

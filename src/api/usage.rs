@@ -73,10 +73,13 @@ pub struct UsageReport {
     pub nvml: NvmlState,
     /// Every device of the newest sample.
     pub devices: Vec<DeviceReport>,
-    /// Every pod that has a series in `series`.
+    /// Every pod that has a series in `series`, and those of which the API said something new since the cursor.
     pub pods: Vec<PodReport>,
     /// One entry for each container on each device that holds memory, or held some after the cursor.
     pub series: Vec<SeriesReport>,
+    /// What hooked containers say of their own allocators now; empty from agents that do not read hooks.
+    #[serde(default)]
+    pub hooks: Vec<HookReport>,
 }
 
 /// State of NVML on a node.
@@ -136,7 +139,37 @@ pub struct PodReport {
     pub owner: Option<OwnerReport>,
     /// True once a deletion timestamp is set.
     pub terminating: bool,
+    /// How its containers ended last, as the kubelet wrote it down; two for each container at most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ends: Vec<EndReport>,
 }
+
+/// The end of one run of a container, from the pod's status.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndReport {
+    /// Name of the container in the pod's spec.
+    pub container: String,
+    /// The instance that ended; empty where the kubelet does not say.
+    #[serde(default)]
+    pub container_id: String,
+    /// Exit code; 128 and the signal's number for a signal.
+    pub exit_code: i32,
+    /// The kubelet's word for it: `Error`, `Completed`, `OOMKilled` (host memory), ….
+    #[serde(default)]
+    pub reason: String,
+    /// When, RFC 3339 by the node's wall clock. With pod and container it names this end among all others.
+    pub finished_at: String,
+    /// The end of the termination message, at most [`MAX_END_MESSAGE`] bytes. The kubelet fills it with the log's last
+    /// lines where `terminationMessagePolicy` is `FallbackToLogsOnError`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// False where the container runs again, or is about to.
+    #[serde(default)]
+    pub is_current: bool,
+}
+
+/// Longest [`EndReport::message`], in bytes.
+pub const MAX_END_MESSAGE: usize = 2048;
 
 /// Controller of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,6 +199,37 @@ pub struct SeriesReport {
     pub data: SeriesData,
 }
 
+/// What the hook in a container says of its framework's allocator on a device: the container's own word, to 64 KiB.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HookReport {
+    /// Which device.
+    pub device: DeviceKey,
+    /// Which pod.
+    pub pod: PodUid,
+    /// Name of the container in the pod's spec.
+    pub container: String,
+    /// Its current instance.
+    pub container_id: ContainerId,
+    /// Live memory; `None` while one of its processes does not say.
+    pub allocated: Option<Bytes>,
+    /// Live and cached memory; `None` while one of its processes does not say.
+    pub reserved: Option<Bytes>,
+    /// Out-of-memory failures of the processes that run now, also those they survived; 31 and more of one process count as 31.
+    pub ooms: u32,
+    /// Processes whose hook speaks.
+    pub hooked: u32,
+    /// Processes of the container that hold memory on the device.
+    pub processes: u32,
+}
+
+impl HookReport {
+    /// Share of what the allocator holds that is not live: cached, or in pieces too small to use. `None` while unknown.
+    pub fn fragmentation(&self) -> Option<f64> {
+        let (allocated, reserved) = (self.allocated?, self.reserved?);
+        (reserved > Bytes::ZERO && allocated <= reserved).then(|| 1.0 - allocated.as_f64() / reserved.as_f64())
+    }
+}
+
 /// Samples since the cursor, or everything.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum SeriesData {
@@ -183,6 +247,26 @@ pub enum SeriesData {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fragmentation_is_the_share_that_is_not_live_and_unknown_stays_unknown() {
+        let mut hook = HookReport {
+            device: DeviceKey::whole("GPU-1"),
+            pod: "uid".into(),
+            container: "main".into(),
+            container_id: "id".into(),
+            allocated: Some(Bytes::gib(3)),
+            reserved: Some(Bytes::gib(4)),
+            ooms: 0,
+            hooked: 1,
+            processes: 1,
+        };
+        assert_eq!(hook.fragmentation(), Some(0.25));
+        (hook.allocated, hook.reserved) = (Some(Bytes::ZERO), Some(Bytes::ZERO));
+        assert_eq!(hook.fragmentation(), None);
+        hook.reserved = None;
+        assert_eq!(hook.fragmentation(), None);
+    }
 
     #[test]
     fn a_cursor_reads_back_as_written() {

@@ -76,6 +76,47 @@ impl Level {
     }
 }
 
+/// An amount that is not known exactly, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Range {
+    /// One in twenty lies below.
+    pub low: u64,
+    /// As likely above as below.
+    pub median: u64,
+    /// One in twenty lies above.
+    pub high: u64,
+}
+
+/// What a pod declares of the job it runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DeclaredView {
+    /// The peak to expect; absent for a server that takes a share of its card, and where the annotation is not used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_bytes: Option<Range>,
+    /// Why the annotation is not used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// One thing to change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Advice {
+    /// What to change.
+    pub what: String,
+    /// The peak it leads to; known where the pod declares its job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_bytes: Option<Range>,
+    /// What it costs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price: Option<String>,
+    /// What to write, the framework first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub setting: Option<String>,
+}
+
 /// One container on its worst device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -133,6 +174,12 @@ pub struct ContainerView {
     /// Lasting growth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub growth_bytes_per_second: Option<f64>,
+    /// What its pod declares in `gpumem.dev/workload`: the peak to expect, or why the annotation is not used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub declared: Option<DeclaredView>,
+    /// What to change, the first to try first; for containers at risk only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub advice: Vec<Advice>,
     /// Age of the newest sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample_age_seconds: Option<f64>,

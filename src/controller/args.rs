@@ -58,9 +58,18 @@ pub struct Args {
     /// a kind that is not named is observed only.
     #[arg(long, env = "GPUMEM_WORKLOAD_KINDS", default_value = Switches::DEFAULT)]
     pub workload_kinds: Switches,
+    /// Read the last lines of a dead container's log where its exit state does not tell; wants get on pods/log.
+    #[arg(long, env = "GPUMEM_READ_POD_LOGS")]
+    pub read_pod_logs: bool,
+    /// A GpuMemoryProfile is removed when its workload has been gone for so many days.
+    #[arg(long, env = "GPUMEM_PROFILE_TTL_DAYS", default_value_t = 14, value_parser = clap::value_parser!(u64).range(1..=3650))]
+    pub profile_ttl_days: u64,
     /// Longest time between two pulls of an agent, e.g. 5s; the pulls of many agents spread below it.
     #[arg(long, env = "GPUMEM_PULL_INTERVAL", default_value = "5s", value_parser = duration)]
     pub pull_interval: Duration,
+    /// Keep the cooperative hook's ConfigMap in the namespaces that carry the label gpumem.dev/hook=Enabled.
+    #[arg(long, env = "GPUMEM_HOOK_DELIVERY")]
+    pub hook: bool,
     /// Where Kubernetes looks for the reason of an end.
     #[arg(long, env = "GPUMEM_TERMINATION_LOG", default_value = "/dev/termination-log")]
     pub termination_log: PathBuf,
@@ -112,12 +121,14 @@ mod tests {
                     --agent-selector app=agent,tier=node --controller-selector app=controller --agent-port 9443 \
                     --peer-port 9444 --tls-secret gpumem-tls --ledger gpumem-ledger --lease gpumem-controller \
                     --limits gpumem-limits --actions Checkpoint,Evict,Scale,SuspendWorkload \
-                    --max-mode Enforce --workload-kinds Job=Evict+Suspend,JobSet= --pull-interval 5s";
+                    --max-mode Enforce --workload-kinds Job=Evict+Suspend,JobSet= --pull-interval 5s \
+                    --profile-ttl-days 7 --read-pod-logs";
         let Command { args } = Command::try_parse_from(line.split_whitespace()).unwrap();
         assert_eq!((args.max_mode, args.pull_interval), (Mode::Enforce, Duration::from_secs(5)));
         assert_eq!(args.peer_listen.port(), args.peer_port);
         assert_eq!((args.limits.as_deref(), args.actions), (Some("gpumem-limits"), Granted::all()));
         assert_eq!(args.workload_kinds.to_string(), "Job=Evict+Suspend,JobSet=");
+        assert_eq!((args.profile_ttl_days, args.read_pod_logs), (7, true));
     }
 
     #[test]

@@ -34,6 +34,9 @@ pub struct Args {
     /// Labels of the controller's pods: nothing is removed while one of them is there.
     #[arg(long)]
     pub controller_selector: Option<String>,
+    /// Remove the cooperative hook's ConfigMaps from all namespaces too.
+    #[arg(long)]
+    pub hook: bool,
     /// Leave the GpuMemoryProfiles, for the next installation.
     #[arg(long)]
     pub keep_profiles: bool,
@@ -51,6 +54,9 @@ pub enum Error {
     /// The profiles could not be listed.
     #[error("listing the GpuMemoryProfiles")]
     Profiles(#[source] kube::Error),
+    /// The hook's ConfigMaps could not be removed.
+    #[error(transparent)]
+    Hook(#[from] super::hook::Error),
     /// Something could not be deleted.
     #[error("deleting {kind} {name}")]
     Delete {
@@ -78,6 +84,9 @@ pub async fn clean(client: &kube::Client, args: &Args) -> Result<(), Error> {
     wait_for_controllers(client, args).await?;
     if !args.keep_profiles {
         delete_profiles(client).await?;
+    }
+    if args.hook {
+        super::hook::remove_all(client, &super::hook::owner(&args.namespace)).await?;
     }
     let authority = format!("{}{AUTHORITY_SUFFIX}", args.tls_secret);
     delete::<Secret>(client, "Secret", &args.namespace, &args.tls_secret).await?;

@@ -4,7 +4,7 @@
 //! each call, and reports through `metrics`. Nothing in here decides anything.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gpumem_engine::policy::{Mode, Policy};
 use tokio::sync::watch;
@@ -48,6 +48,10 @@ pub struct Context {
     pub workload_kinds: Switches,
     /// Name of the ConfigMap with open intents and budgets, in `namespace`.
     pub ledger: String,
+    /// Whether the last lines of a dead container's log may be read.
+    pub read_pod_logs: bool,
+    /// A profile goes when its workload has been gone for so long.
+    pub profile_ttl: Duration,
     /// Counts merged reports: changes when there is new data. Await `changed()` instead of polling.
     pub news: watch::Receiver<u64>,
 }

@@ -20,13 +20,19 @@ use crate::api::usage::{Cursor, DeviceReport, NvmlState, PodReport, SeriesData, 
 
 mod check;
 
+pub mod declared;
+
+mod ended;
+
 mod node;
 
 mod observe;
 
 pub use check::Fault;
+pub use ended::{EndKey, Ended};
 pub use observe::Seen;
 
+use declared::Declaration;
 use node::Node;
 use observe::Ask;
 
@@ -50,6 +56,8 @@ pub struct Observation {
     pub forecast: Forecast,
     /// Age of the newest sample now.
     pub sample_age: Duration,
+    /// Highest memory of this run on that device.
+    pub peak: Bytes,
 }
 
 /// Nothing is heard of a node, a device or a container for so long: it is forgotten. Longer than the kubelet's longest
@@ -104,6 +112,7 @@ pub struct Fleet {
     claims: HashMap<PodUid, BTreeSet<Arc<str>>>,
     /// The API's word on where a pod runs, for pods still claimed by somebody.
     settled: HashMap<PodUid, Option<String>>,
+    ends: ended::Ends,
 }
 
 impl Fleet {
@@ -118,7 +127,8 @@ impl Fleet {
         let report = check::entries(report, &mut merged);
         let name: Arc<str> = self.nodes.get_key_value(node).map_or_else(|| node.into(), |(name, _)| Arc::clone(name));
         let kept = self.nodes.entry(Arc::clone(&name)).or_insert_with(|| Node::new(&report, received));
-        let moved = kept.merge(report, received, &mut merged);
+        let mut moved = kept.merge(report, received, &mut merged);
+        self.ends.take(&name, std::mem::take(&mut moved.ended), received);
         for pod in &moved.gone {
             unclaim(&mut self.claims, &mut self.settled, pod, &name);
         }
@@ -204,7 +214,7 @@ impl Fleet {
         observations: &mut Vec<Observation>,
     ) -> Option<Arc<str>> {
         let ask = Ask::of(policy);
-        let Self { nodes, claims, settled } = self;
+        let Self { nodes, claims, settled, .. } = self;
         let range = (Bound::Excluded(after), Bound::Unbounded);
         let mut last = None;
         for (name, node) in nodes.range_mut::<str, _>(range).take(count) {
@@ -230,7 +240,7 @@ impl Fleet {
         mut visit: impl FnMut(&str, Seen<'_>),
     ) -> Option<Arc<str>> {
         let ask = Ask::of(policy);
-        let Self { nodes, claims, settled } = self;
+        let Self { nodes, claims, settled, .. } = self;
         let range = (Bound::Excluded(after), Bound::Unbounded);
         let (name, node) = nodes.range_mut::<str, _>(range).next()?;
         let standing = |pod: &PodUid| standing(claims, settled, pod, name);
@@ -252,6 +262,41 @@ impl Fleet {
                 .map(|device| (&device.report, device.tenants.values().filter(|tenant| !tenant.gone).count()))
                 .collect(),
         })
+    }
+
+    /// How containers with GPU memory ended within the last hour, as nodes tell that nobody contradicts and for which `wanted`.
+    pub fn ended(&self, wanted: impl Fn(&Ended) -> bool) -> Vec<Ended> {
+        let believed = |ended: &&Ended| {
+            let standing = standing(&self.claims, &self.settled, &ended.pod.uid, &ended.node);
+            standing == Standing::Believed && wanted(ended)
+        };
+        self.ends.iter().filter(believed).cloned().collect()
+    }
+
+    /// What a pod declares of the job it runs.
+    pub fn declared(&self, pod: &PodUid) -> Option<Arc<Declaration>> {
+        self.nodes.values().find_map(|node| node.declared.get(pod).cloned())
+    }
+
+    /// A node that claims a pod.
+    pub fn node_of(&self, pod: &PodUid) -> Option<Arc<str>> {
+        self.claims.get(pod)?.first().cloned()
+    }
+
+    /// Every pod that declares what it runs, with the smallest device on which it holds memory.
+    pub fn declarations(&self) -> Vec<(Arc<PodReport>, Arc<Declaration>, Bytes)> {
+        let mut found = Vec::new();
+        for node in self.nodes.values() {
+            for (uid, declaration) in &node.declared {
+                let holds = |device: &&node::Device| device.tenants.keys().any(|key| key.pod == *uid);
+                let usable =
+                    node.devices.values().filter(holds).filter_map(|device| Some(device.report.memory?.usable()));
+                if let (Some(pod), Some(usable)) = (node.pods.get(uid), usable.min()) {
+                    found.push((Arc::clone(pod), Arc::clone(declaration), usable));
+                }
+            }
+        }
+        found
     }
 
     /// Pods that more than one node claims and the API has not spoken on, with those nodes. Their forecasts are `Unknown`

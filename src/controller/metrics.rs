@@ -21,7 +21,10 @@ use crate::api::names::metric;
 
 mod exposition;
 
+mod truth;
+
 pub use exposition::Exposition;
+pub use truth::Shown;
 
 /// How urgent a container's forecast is: the value of `gpumem_container_risk_level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -122,6 +125,7 @@ pub struct Metrics {
     budgets: IntGaugeVec,
     oldest_report: Gauge,
     assessed: Mutex<HashMap<PolicyKey, Arc<Vec<Assessed>>>>,
+    truth: truth::Truth,
 }
 
 impl Metrics {
@@ -240,6 +244,7 @@ impl Metrics {
             breaker,
             disrupted,
             budgets,
+            truth: truth::Truth::new(&registry)?,
             registry,
             assessed: Mutex::default(),
         };

@@ -42,7 +42,11 @@ pub mod act;
 
 pub mod profile;
 
+pub mod hook;
+
 pub mod report;
+
+pub mod truth;
 
 pub mod cleanup;
 

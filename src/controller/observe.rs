@@ -303,7 +303,8 @@ fn probability(observation: &Observation) -> f64 {
     }
 }
 
-fn pod_as_workload(pod: &PodReport) -> Workload {
+/// A pod without an owner stands for itself.
+pub fn pod_as_workload(pod: &PodReport) -> Workload {
     Workload {
         api_version: "v1".to_owned(),
         kind: "Pod".to_owned(),

@@ -1,8 +1,9 @@
 //! The memory of one workload: a `GpuMemoryProfile` beside it, with what was done to it and when the next may be.
 //!
-//! Flows in: actions that ended. Flows out: the [`History`] that pacing reads. The object has no owner reference, because it
-//! must outlive the workload's pods, and a new object of the same name and another UID is another workload. Profiles
-//! whose workload is gone are removed by the chart's clean-up, or by hand; deleting one makes the controller forget.
+//! Flows in: actions that ended, OOMs, warnings and peaks. Flows out: the [`History`] that pacing reads. The object has no
+//! owner reference, because it must outlive the workload's pods, and a new object of the same name and another UID is
+//! another workload. Profiles go some days after their workload ([`expiry`]) and with the chart's clean-up; deleting one
+//! makes the controller forget.
 
 use gpumem_engine::decision::Workload;
 use gpumem_engine::identity::PodUid;
@@ -16,7 +17,13 @@ use super::act::Outcome;
 use super::now::{parse_rfc3339, rfc3339};
 use crate::api::names::{FIELD_MANAGER, GROUP, VERSION};
 use crate::api::policy::{ActionRecord, WorkloadRef};
-use crate::api::profile::{GpuMemoryProfile, GpuMemoryProfileStatus};
+use crate::api::profile::{GpuMemoryProfile, GpuMemoryProfileStatus, OomRecord};
+
+pub mod expiry;
+
+mod memory;
+
+pub use memory::{Learned, Lesson, Seen, Window, learn, loop_of, open_alarms, pass, peak};
 
 /// Records kept; more attempts than this a policy cannot allow.
 const MAX_RECORDS: usize = 20;
@@ -70,6 +77,17 @@ pub async fn read(client: &kube::Client, namespace: &str, workload: &Workload) -
     Ok(found.and_then(|profile| profile.status).map(|status| history(&status)).unwrap_or_default())
 }
 
+/// Whether the workload's profile holds an OOM like this. What cannot be read counts as unknown: whoever adds it looks again.
+pub async fn knows(
+    client: &kube::Client,
+    namespace: &str,
+    workload: &Workload,
+    is_it: impl Fn(&OomRecord) -> bool,
+) -> bool {
+    let found = api(client, namespace).get_opt(&name(workload)).await.ok().flatten();
+    found.and_then(|profile| profile.status).is_some_and(|status| status.ooms.iter().any(is_it))
+}
+
 /// Adds a record and what follows from it. Recording the same id again changes nothing, so that whoever settles an action
 /// a second time does not count it twice.
 pub async fn record(
@@ -80,34 +98,56 @@ pub async fn record(
     disruption: Option<&Disruption>,
     now: Stamp,
 ) -> Result<(), Error> {
+    let change = |status: &mut GpuMemoryProfileStatus| {
+        if status.actions.iter().any(|known| known.id == record.id) {
+            return None;
+        }
+        add(status, record.clone(), disruption, now);
+        Some(())
+    };
+    update(client, namespace, workload, change).await.map(|_| ())
+}
+
+/// Changes what is remembered of a workload: a profile is made where there is none, and `change` is called anew on what
+/// others wrote meanwhile. Where it gives `None` nothing is written, nor is a profile made.
+pub async fn update<T>(
+    client: &kube::Client,
+    namespace: &str,
+    workload: &Workload,
+    mut change: impl FnMut(&mut GpuMemoryProfileStatus) -> Option<T>,
+) -> Result<Option<T>, Error> {
     let (api, name) = (api(client, namespace), name(workload));
     let failed = |source| Error::Write { name: name.clone(), source };
     let params = PatchParams::apply(FIELD_MANAGER);
     for _ in 0..WRITE_TRIES {
         let found = api.get_opt(&name).await.map_err(|source| Error::Read { name: name.clone(), source })?;
-        let profile = if let Some(profile) = found {
-            profile
-        } else {
+        let (mut status, mut version) = (GpuMemoryProfileStatus::default(), None);
+        let is_new = found.is_none();
+        if let Some(profile) = found {
+            (status, version) = (profile.status.unwrap_or_default(), profile.metadata.resource_version);
+        }
+        let Some(changed) = change(&mut status) else { return Ok(None) };
+        if is_new {
             let fresh = json!({
                 "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "GpuMemoryProfile",
                 "metadata": {"name": name},
                 "spec": {"workload": WorkloadRef::from(workload)}
             });
-            api.patch(&name, &params, &Patch::Apply(&fresh)).await.map_err(failed)?
-        };
-        let mut status = profile.status.unwrap_or_default();
-        if status.actions.iter().any(|known| known.id == record.id) {
-            return Ok(());
+            let made = api.patch(&name, &params, &Patch::Apply(&fresh)).await.map_err(failed)?;
+            if made.status.is_some() {
+                // Somebody else was faster: what they wrote is read first.
+                continue;
+            }
+            version = made.metadata.resource_version;
         }
-        add(&mut status, record.clone(), disruption, now);
         // The version makes it a compare-and-swap: an apply alone would drop a record that somebody else added meanwhile.
         let patch = json!({
             "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "GpuMemoryProfile",
-            "metadata": {"name": name, "resourceVersion": profile.metadata.resource_version},
+            "metadata": {"name": name, "resourceVersion": version},
             "status": status
         });
         match api.patch_status(&name, &params, &Patch::Apply(&patch)).await {
-            Ok(_) => return Ok(()),
+            Ok(_) => return Ok(Some(changed)),
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             Err(source) => return Err(failed(source)),
         }

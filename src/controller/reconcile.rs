@@ -20,6 +20,7 @@ use super::fleet::Observation;
 use super::now::Now;
 use super::observe::{Memory, observe};
 use super::report;
+use super::truth;
 use crate::api::policy::GpuMemoryPolicy;
 use crate::api::usage::PodReport;
 
@@ -131,4 +132,5 @@ pub async fn round(
         .collect();
     done.extend(deeds::carry_out(ctx, memory, stock, &observed, &decisions, &undo, now).await);
     report::report(ctx, memory, recorder, &observed, &decisions, &done, &deeds.brake, now).await;
+    truth::look(ctx, memory, recorder, &observed, &done, now).await;
 }

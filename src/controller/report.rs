@@ -1,4 +1,4 @@
-//! Tells people: the policy's status, Events on pod and policy, and metrics.
+//! Tells people: the policy's status, Events on pod, workload and policy, and metrics.
 //!
 //! Flows in: what was observed, decided and done. Flows out: writes, and only where something changed: numbers are rounded,
 //! texts that move each second are written with the next real change. What cannot be written is logged and tried again in
@@ -10,6 +10,7 @@ use gpumem_engine::decision::Decision;
 use gpumem_engine::pacing::Brake;
 use gpumem_engine::policy::{Mode, PolicyKey};
 use gpumem_engine::risk::Level;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::runtime::events::Recorder;
@@ -17,7 +18,7 @@ use serde_json::json;
 use tracing::warn;
 
 use super::context::Context;
-use super::metrics::{Assessed, RiskLevel};
+use super::metrics::{Assessed, RiskLevel, Shown};
 use super::now::Now;
 use super::observe::{Memory, Observed};
 use super::reconcile::Done;
@@ -25,7 +26,7 @@ use crate::api::names::{FIELD_MANAGER, GROUP, VERSION};
 use crate::api::policy::{GpuMemoryPolicy, GpuMemoryPolicyStatus};
 
 mod condition;
-mod event;
+pub mod event;
 mod status;
 
 pub use event::recorder;
@@ -46,6 +47,7 @@ pub async fn report(
     brake: &Brake,
     now: &Now,
 ) {
+    let mut shown = Vec::new();
     for (one, decisions) in observed.iter().zip(decisions) {
         let own: Vec<&Done> = done.iter().filter(|done| done.intent.policy.key() == one.key).collect();
         assess(ctx, one);
@@ -64,6 +66,7 @@ pub async fn report(
         let previous =
             written.map(|(_, status)| status.clone()).or_else(|| one.object.status.clone()).unwrap_or_default();
         let next = status::build(now.stamp, one, decisions, &own, brake, &previous);
+        shown.push((one.key.clone(), conditions(&next)));
         let is_due = match status::difference(&previous, &next) {
             status::Difference::None => false,
             status::Difference::Minor => written.is_none_or(|(at, _)| now.stamp.since(*at) >= BETWEEN_MINOR),
@@ -73,6 +76,16 @@ pub async fn report(
             memory.written.insert(one.key.clone(), (now.stamp, next));
         }
     }
+    ctx.metrics.conditions(shown);
+}
+
+fn conditions(status: &GpuMemoryPolicyStatus) -> Vec<Shown> {
+    let shown = |condition: &Condition| Shown {
+        condition: condition.type_.clone(),
+        reason: condition.reason.clone(),
+        is_true: condition.status == "True",
+    };
+    status.conditions.iter().map(shown).collect()
 }
 
 fn mode(one: &Observed) -> Mode {

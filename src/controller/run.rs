@@ -17,10 +17,12 @@ use super::args::Args;
 use super::context::Context;
 use super::fleet::Fleet;
 use super::health::Health;
+use super::hook;
 use super::leader::{self, Leadership};
 use super::metrics::{Exposition, Metrics};
 use super::peer;
 use super::pki;
+use super::profile;
 use super::pull::{self, Puller, agents, chain};
 use super::reconcile;
 use super::view::View;
@@ -98,6 +100,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
         limits: args.limits.clone(),
         workload_kinds: args.workload_kinds.clone(),
         ledger: args.ledger.clone(),
+        read_pod_logs: args.read_pod_logs,
+        profile_ttl: Duration::from_secs(args.profile_ttl_days.saturating_mul(86_400)),
         news: heard,
     });
     let exposition = Exposition {
@@ -122,6 +126,16 @@ pub async fn run(args: Args) -> Result<(), Error> {
     tasks.spawn("leader", |stopped| leader::run(candidate, lead, until(stopped)));
     let keeper = pki::Keeper { secrets: Api::namespaced(read.clone(), &args.namespace), name: args.tls_secret.clone() };
     let published = pki::Published { client: client_tls, server: server_tls };
+    if args.hook {
+        let kept = hook::run(
+            read.clone(),
+            hook::owner(&args.namespace),
+            leadership.clone(),
+            Arc::clone(&metrics),
+            Arc::clone(&health),
+        );
+        tasks.spawn("hook", |_| kept);
+    }
     tasks.spawn("pki", |_| pki::run(keeper, leadership, published, Arc::clone(&metrics), Arc::clone(&health)));
     let pods = Api::namespaced(read, &args.namespace);
     let watched =
@@ -136,6 +150,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
         news,
     };
     tasks.spawn("pull", |_| take_then_pull(puller, agents, pods, args));
+    let sweeper = Arc::clone(&context);
+    tasks.spawn("profiles", |stopped| profile::expiry::run(sweeper, until(stopped)));
     tasks.spawn("act", |stopped| reconcile::run(context, until(stopped)));
     tasks.spawn("turn", |_| async move {
         loop {

@@ -8,7 +8,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use gpumem_engine::estimate::Interval;
+use gpumem_engine::estimate::advice::setting;
 use gpumem_engine::forecast::{Forecast, Outlook};
+use gpumem_engine::oom;
 use gpumem_engine::quantity::Bytes;
 use gpumem_engine::series::{SCALES, Series};
 use gpumem_engine::usage::Attribution;
@@ -16,17 +19,20 @@ use hyper::{Method, Request, StatusCode};
 use tokio::sync::Semaphore;
 
 use super::context::lock;
+use super::fleet::declared::Declaration;
 use super::fleet::{Described, Seen};
 use super::metrics::{Assessed, Exposition, RiskLevel};
 use crate::api::usage::{DeviceReport, NvmlState};
 use crate::api::view::{
-    Answerer, CONTAINERS, ContainerList, ContainerView, DeviceView, FORMAT, Level, MAX_CONTAINERS, NODES, Named,
-    NodeList, NodeView, Quantiles, SeriesPoint,
+    Advice, Answerer, CONTAINERS, ContainerList, ContainerView, DeclaredView, DeviceView, FORMAT, Level,
+    MAX_CONTAINERS, NODES, Named, NodeList, NodeView, Quantiles, Range, SeriesPoint,
 };
 use crate::http::{self, Answer};
 
 /// Requests that may wait for the one that is answered: a team's worth of `top -w`.
 const MAX_WAITING: usize = 16;
+/// Remedies for one container.
+const ADVICE: usize = 3;
 /// Points in a series: a sparkline of a terminal's width.
 const POINTS: usize = 60;
 
@@ -183,6 +189,7 @@ fn container(node: &str, seen: &Seen<'_>, forecast: &Forecast, level: Option<Ris
         report,
         series,
         clock: _,
+        declared,
     } = seen;
     let mut view = ContainerView {
         node: node.to_owned(),
@@ -209,8 +216,12 @@ fn container(node: &str, seen: &Seen<'_>, forecast: &Forecast, level: Option<Ris
         reason: forecast.reason.clone(),
         growth_bytes_per_second: forecast.growth.map(|growth| growth.0),
         sample_age_seconds: Some(sample_age.as_secs_f64()),
+        declared: declared.map(|declaration| declared_view(declaration)),
         ..ContainerView::default()
     };
+    if level.is_some_and(|level| level > RiskLevel::Low) {
+        view.advice = advice(declared.map(|declaration| &**declaration), report);
+    }
     match &forecast.outlook {
         Outlook::Unknown { why } => view.unknown = Some(why.kind().to_owned()),
         Outlook::Known { probability, by_horizon, time_to_oom } => {
@@ -224,6 +235,43 @@ fn container(node: &str, seen: &Seen<'_>, forecast: &Forecast, level: Option<Ris
         }
     }
     view
+}
+
+fn range(interval: &Interval) -> Range {
+    let [low, median, high] = [interval.low, interval.median, interval.high].map(|bytes| Bytes::from_f64(bytes).0);
+    Range { low, median, high }
+}
+
+fn declared_view(declaration: &Declaration) -> DeclaredView {
+    match &declaration.read {
+        Ok(declared) => DeclaredView { peak_bytes: declared.peak.as_ref().map(range), problem: None },
+        Err(problem) => DeclaredView { peak_bytes: None, problem: Some(problem.to_string()) },
+    }
+}
+
+/// Remedies with their new peak where the job is declared, else what helps in general.
+fn advice(declared: Option<&Declaration>, report: &DeviceReport) -> Vec<Advice> {
+    let usable = report.memory.map(|memory| memory.usable());
+    let declared = declared.and_then(|declaration| declaration.read.as_ref().ok());
+    let remedies = declared.zip(usable).map(|(declared, usable)| declared.remedies(usable)).unwrap_or_default();
+    let found: Vec<Advice> = remedies
+        .iter()
+        .take(ADVICE)
+        .map(|remedy| Advice {
+            what: if remedy.detail.is_empty() {
+                remedy.kind.title().to_owned()
+            } else {
+                format!("{} ({})", remedy.kind.title(), remedy.detail)
+            },
+            peak_bytes: Some(range(&remedy.peak)),
+            price: Some(remedy.price.to_owned()),
+            setting: setting(remedy, None),
+        })
+        .collect();
+    if !found.is_empty() {
+        return found;
+    }
+    oom::general(None).into_iter().map(|what| Advice { what: what.to_owned(), ..Advice::default() }).collect()
 }
 
 /// The series in blocks of the finest scale that shows most of it: a container of two minutes in seconds, one of a day in

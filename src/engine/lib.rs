@@ -36,8 +36,16 @@ pub mod pacing;
 
 pub mod decision;
 
+pub mod score;
+
+pub mod peaks;
+
+pub mod attempts;
+
 pub mod replay;
 
 pub mod oom;
+
+pub mod env_merge;
 
 pub mod estimate;

@@ -148,6 +148,15 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Whether it says that something is wrong with us or the cluster, which the breaker counts; a budget that is in the way
+    /// is what budgets are for.
+    pub const fn is_failure(self) -> bool {
+        match self {
+            Self::BlockedByBudget | Self::BudgetNotObserved | Self::SeveralBudgets | Self::BudgetInvalid => false,
+            Self::Throttled | Self::NotPermitted | Self::Rejected => true,
+        }
+    }
+
     /// Name for a condition's reason or a metric label.
     pub const fn reason(self) -> &'static str {
         match self {
@@ -204,7 +213,7 @@ pub enum Brake {
 }
 
 /// Days to look back for attempts.
-const DAY: Duration = Duration::from_hours(24);
+pub(crate) const DAY: Duration = Duration::from_hours(24);
 /// A policy's hourly budget.
 const HOUR: Duration = Duration::from_hours(1);
 /// Longest rest of a workload.
@@ -315,6 +324,23 @@ impl Deeds {
         Ok(())
     }
 
+    /// The same for an action that takes no pod away: budgets do not count it, and its workload is left alone all the same
+    /// while it has not recovered or rests.
+    pub fn permit_harmless(
+        &self,
+        now: Stamp,
+        policy: &Policy,
+        dry_run: bool,
+        workload: &WorkloadUid,
+        group: &Group,
+    ) -> Result<(), Hold> {
+        self.workload_is_free(workload)?;
+        if group.rolling_out {
+            return Err(Hold::RolloutInProgress);
+        }
+        self.workload_is_rested(now, &policy.disruption, dry_run, workload)
+    }
+
     fn workload_is_free(&self, workload: &WorkloadUid) -> Result<(), Hold> {
         let in_flight = self.deeds.iter().any(|deed| {
             deed.workload == *workload
@@ -350,6 +376,7 @@ impl Deeds {
     fn device_is_not_being_relieved(&self, now: Stamp, dry_run: bool, device: &DeviceKey) -> Result<(), Hold> {
         let relieving = self.deeds.iter().any(|deed| {
             deed.device == *device
+                && deed.blast > 0
                 && deed.dry_run == dry_run
                 && (deed.state == DeedState::Open || now.since(deed.at) < RELIEF)
         });

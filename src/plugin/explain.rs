@@ -14,6 +14,8 @@ use crate::api::profile::GpuMemoryProfile;
 use crate::api::view::{ContainerView, Level};
 use crate::cli::Shown;
 
+mod remedy;
+
 /// Width of a page.
 const WIDTH: usize = 110;
 /// Where the text of a line begins.
@@ -129,9 +131,14 @@ impl Page<'_> {
         if let Some(age) = view.sample_age_seconds {
             line(out, "sample", &format!("{} old, node {}", time(age), view.node))?;
         }
+        if let Some(declared) = &view.declared {
+            line(out, "declared", &remedy::declared(declared))?;
+        }
         writeln!(out)?;
         self.policy_text(out)?;
-        self.profile_text(out)
+        self.profile_text(out)?;
+        let profile = self.profile.and_then(|profile| profile.status.as_ref());
+        remedy::lines(view, profile).iter().try_for_each(|advice| line(out, "do", advice))
     }
 
     fn policy_text(&self, out: &mut String) -> std::fmt::Result {
@@ -208,7 +215,8 @@ impl Page<'_> {
                 "{} {}: peak {peak}, {} disrupting actions within 24 h{next}",
                 workload.kind, workload.name, status.attempts
             ),
-        )
+        )?;
+        remedy::learned(status).iter().try_for_each(|(name, text)| line(out, name, text))
     }
 
     fn json(&self) -> Value {

@@ -91,6 +91,11 @@ offline() {
   expect "by default a JobSet is observed only" grep -q 'JobSet=,' "$work/default"
   render "$work/render" --set 'controller.workloadKinds.JobSet={Suspend},controller.workloadKinds.Job=null'
   expect "a kind is turned on by itself, and a null gets its default" grep -q 'Job=Evict+Suspend+Scale,JobSet=Suspend,' "$work/render"
+  expect "by default no log may be read" absent 'pods/log|read-pod-logs' "$work/default"
+  render "$work/render" --set controller.readPodLogs=true
+  expect "controller.readPodLogs grants the log and nothing else" grep -q 'resources: \[pods/log\]' "$work/render"
+  expect "controller.readPodLogs is passed on" grep -q -e '- --read-pod-logs' "$work/render"
+  refuse "a profile that goes at once is refused" render "$work/render" --set controller.profileTtlDays=0
   expect "by default nothing is root or privileged" absent 'privileged: true|runAsUser: 0|runAsNonRoot: false|hostNetwork|hostIPC|hostPath' "$work/default"
   expect "by default nothing is simulated" absent 'gpumem-sim|GPUMEM_SIM' "$work/default"
   "$helm" template r "$chart" -s templates/agent-rbac.yaml >"$work/render"
@@ -106,6 +111,17 @@ offline() {
   render "$work/render" --api-versions monitoring.coreos.com/v1/PodMonitor
   expect "a PodMonitor is made where there is a Prometheus Operator" grep -q 'honorLabels: true' "$work/render"
   expect "and none elsewhere" absent 'monitoring.coreos.com' "$work/default"
+  expect "by default nothing is done at admission" absent 'MutatingAdmissionPolicy|gpumem-hook|--hook' "$work/default"
+  render "$work/render" --set admission.enabled=true,hook.enabled=true --kube-version 1.35.0
+  expect "nor where the API server has no policy for it" absent 'MutatingAdmissionPolicy' "$work/render"
+  render "$work/render" --set admission.enabled=true --api-versions admissionregistration.k8s.io/v1/MutatingAdmissionPolicy
+  expect "where it has, pods that opted in get defaults" grep -q PYTORCH_CUDA_ALLOC_CONF "$work/render"
+  expect "without the hook and its rights" absent 'gpumem-hook|--hook' "$work/render"
+  expect "and a failure of the policies stops no pod" absent 'failurePolicy: Fail' "$work/render"
+  render "$work/render" --set hook.enabled=true,admission.force=true
+  expect "the hook comes without the defaults too" grep -q 'optional: true' "$work/render"
+  expect "and without a right to other ConfigMaps" test "$(grep -c 'resourceNames: \[gpumem-hook\]' "$work/render")" = 2
+  refuse "a hook folder that is no path is refused" render "$work/render" --set hook.mountPath=opt
   "$helm" install r "$chart" -n gpumem --dry-run=client -f "$chart/ci/demo-values.yaml" >"$work/notes" 2>&1
   expect "the notes of a demo say that it is one" grep -q 'DEMO: the GPUs of this release are simulated' "$work/notes"
   finish
@@ -167,7 +183,13 @@ live() {
     expect "with rbac.actions.scale: still changes no Deployment" may no controller patch deployments -A
     expect "with rbac.actions.suspendWorkload: suspends Jobs" may yes controller patch jobs -A
     $helm upgrade t "$chart" -n $space --reuse-values --set rbac.actions.checkpoint=false,rbac.actions.scale=false,rbac.actions.suspendWorkload=false >/dev/null
-    $helm upgrade t "$chart" -n $space --reuse-values --set controller.maxMode=Observe >/dev/null
+    expect "controller: no ConfigMap elsewhere" may no controller create configmaps -n default
+    $helm upgrade t "$chart" -n $space --reuse-values --set hook.enabled=true,admission.enabled=true >/dev/null
+    expect "controller with the hook: keeps its one ConfigMap elsewhere" may yes controller patch configmaps/gpumem-hook -n default
+    expect "controller with the hook: reads no other" may no controller get configmaps/other -n default
+    expect "agent with the hook: nothing more" may no agent get configmaps/gpumem-hook -n default
+    $helm upgrade t "$chart" -n $space --reuse-values --set controller.maxMode=Observe,hook.enabled=false,admission.enabled=false >/dev/null
+    expect "without the hook again that right is gone" may no controller patch configmaps/gpumem-hook -n default
     expect "back in Observe the right to evict is gone" may no controller create pods --subresource=eviction -A
     $helm uninstall t -n $space --no-hooks >/dev/null
     $kubectl get all,cm,secret,lease,role,rolebinding,sa,pdb,job -n $space -o name 2>/dev/null |

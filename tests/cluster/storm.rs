@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
-use kube::api::{Api, ListParams};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use serde_json::json;
 
-use gpumem::api::names::metric;
+use gpumem::api::names::{HOOK_CONFIG_MAP, LABEL_DEFAULTS, LABEL_HOOK, metric};
 use gpumem::api::policy::GpuMemoryPolicy;
 use gpumem::api::profile::GpuMemoryProfile;
 
@@ -181,6 +182,11 @@ async fn storm_4_uninstall_leaves_nothing_but_users_policies() -> Result<()> {
     let world = World::find().await?;
     let scene = Scene::open(&world, "storm-uninstall").await?;
     scene.enforce("kept", "nobody", |_| {}).await?;
+    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    let opted = json!({"metadata": {"labels": {LABEL_DEFAULTS: "Enabled", LABEL_HOOK: "Enabled"}}});
+    namespaces.patch(&scene.namespace, &PatchParams::default(), &Patch::Merge(opted)).await?;
+    let hooks: Api<ConfigMap> = scene.api();
+    until("the hook's files", Duration::from_secs(60), || async { Ok(hooks.get_opt(HOOK_CONFIG_MAP).await?) }).await?;
     world.cluster(&["uninstall"])?;
     let left = until("the release's namespace to be empty", Duration::from_secs(90), || async {
         let pods: Api<Pod> = Api::namespaced(world.client.clone(), RELEASE_NAMESPACE);
@@ -207,7 +213,20 @@ async fn storm_4_uninstall_leaves_nothing_but_users_policies() -> Result<()> {
     ensure!(leases.list(&ListParams::default()).await?.items.is_empty(), "Leases left");
     let profiles: Api<GpuMemoryProfile> = Api::all(world.client.clone());
     ensure!(profiles.list(&ListParams::default()).await?.items.is_empty(), "GpuMemoryProfiles left");
-    for kind in ["clusterroles", "clusterrolebindings"] {
+    ensure!(hooks.get_opt(HOOK_CONFIG_MAP).await?.is_none(), "the hook's files are left in a tenant's namespace");
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "after"},
+        "spec": {"containers": [{"name": "main", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+    }))?;
+    until("pods to start as they would without us", Duration::from_secs(30), || async {
+        let params = PostParams { dry_run: true, field_manager: None };
+        let made = scene.api::<Pod>().create(&params, &pod).await?;
+        let spec = made.spec.unwrap_or_default();
+        Ok(spec.containers.iter().all(|container| container.env.iter().flatten().next().is_none()).then_some(()))
+    })
+    .await?;
+    for kind in ["clusterroles", "clusterrolebindings", "mutatingadmissionpolicies", "mutatingadmissionpolicybindings"]
+    {
         let found = world.cluster(&[
             "kubectl",
             "get",

@@ -71,6 +71,7 @@ fn the_metrics_of_a_busy_node_read_as_in_the_golden_file() {
         reason: "",
         simulated: false,
         devices: vec![shared, lost, slice],
+        hooks: Vec::new(),
     };
     let metrics = SelfMetrics::new().unwrap();
     metrics.query_failed("memory", QueryFailure::DeviceLost);

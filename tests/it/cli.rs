@@ -49,6 +49,40 @@ fn shape(text: &str) -> String {
 }
 
 #[test]
+fn env_merge_says_what_each_container_gains_and_why_not() {
+    let (text, notes, code) = gpumem(&["env-merge", "-f", "tests/data/cli/env.yaml", "--hook", "/hook"]);
+    assert_eq!(code, 0, "{notes}");
+    for line in [
+        "Job train, init container convert\n  add     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n",
+        "  extend  PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128,expandable_segments:True   (was max_split_size_mb:128)\n",
+        "  keep    TF_FORCE_GPU_ALLOW_GROWTH: the manifest sets it\n",
+        "  add     PYTHONPATH=/hook\n",
+        "Job train, container logs\n  keep    all: the container asks for no GPU\n",
+        "  keep    PYTORCH_CUDA_ALLOC_CONF: its value comes from valueFrom",
+        "  keep    PYTORCH_ALLOC_CONF: it cannot be read (expandable_segments must be True or False)",
+        "  keep    XLA_PYTHON_CLIENT_PREALLOCATE: envFrom may hold it",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    assert!(notes.contains("warning: Pod odd, container broken: PYTORCH_ALLOC_CONF"), "{notes}");
+    let (json, _, _) = gpumem(&["env-merge", "-f", "tests/data/cli/env.yaml", "-o", "json", "--suspendable"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["containers"].as_array().unwrap().len(), 5);
+    assert_eq!(json["containers"][0]["changes"][0]["name"], "TF_FORCE_GPU_ALLOW_GROWTH");
+    assert!(json["containers"][0]["kept"][0]["why"].as_str().unwrap().contains("suspended to host memory"));
+    for bad in [
+        &["env-merge"][..],
+        &["env-merge", "-f", "no/such/file.yaml"],
+        &["env-merge", "-f", "deploy/examples/known-peak.yaml"],
+        &["env-merge", "-f", "tests/data/cli/env.yaml", "--fraction", "1.5"],
+        &["env-merge", "-f", "tests/data/cli/env.yaml", "--torch", "new"],
+    ] {
+        let (text, notes, code) = gpumem(bad);
+        assert!(code == 2 && text.is_empty() && !notes.is_empty(), "{bad:?}: {code} {text}");
+    }
+}
+
+#[test]
 fn an_estimate_ends_with_whether_it_fits() {
     let fits = ["estimate", "llama3.1-8b", "--gpu", "H100-80GB", "--method", "lora", "--sequence", "2048"];
     let (text, _, code) = gpumem(&fits);

@@ -61,6 +61,7 @@ fn report(node: usize, devices: usize, kinds: &[Series; 2]) -> UsageReport {
                 annotations: BTreeMap::new(),
                 owner: Some(owner),
                 terminating: false,
+                ends: Vec::new(),
             });
             series.push(SeriesReport {
                 device: key(device),
@@ -98,6 +99,7 @@ fn report(node: usize, devices: usize, kinds: &[Series; 2]) -> UsageReport {
         devices: (0..devices).map(device).collect(),
         pods,
         series,
+        hooks: Vec::new(),
     }
 }
 

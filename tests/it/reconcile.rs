@@ -377,7 +377,11 @@ async fn a_policy_that_observes_leaves_a_cluster_as_it_is() {
     Controller::start(&cluster, "c1").rounds(&mut cluster, 300).await;
     let writes: Vec<String> =
         cluster.world().log.iter().filter(|seen| seen.is_write()).map(|seen| seen.path.clone()).collect();
-    let is_ours = |path: &String| path.ends_with("/status") || path.contains("events.k8s.io");
+    let is_ours = |path: &String| {
+        path.ends_with("gpumemorypolicies/p/status")
+            || path.contains("/gpumemoryprofiles/")
+            || path.contains("events.k8s.io")
+    };
     assert!(writes.iter().all(is_ours), "{writes:?}");
 }
 

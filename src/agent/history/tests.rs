@@ -68,6 +68,7 @@ impl Bench {
                 annotations: BTreeMap::new(),
                 owner: None,
                 terminating: false,
+                ends: Vec::new(),
             },
             namespace: "team".into(),
             name: name.into(),
@@ -124,6 +125,22 @@ fn a_cursor_of_another_run_of_the_future_or_too_old_gets_the_state() {
     assert_eq!(bench.news(Some(first)), [("main".to_owned(), false, expected)], "the last that still works");
     bench.cycle(&[("u", "c", 1)]);
     assert!(is_state(&bench, first));
+}
+
+#[test]
+fn what_the_api_says_of_a_pod_after_its_end_is_told_once() {
+    let mut bench = Bench::new();
+    bench.name("u", "train", &[("c", "main")]);
+    bench.cycle(&[("u", "c", 1)]);
+    bench.cycle(&[]);
+    let changed = |bench: &Bench, cursor| bench.history.changed_pods(cursor).count();
+    let after = bench.history.cursor();
+    assert_eq!(changed(&bench, Some(after)), 0);
+    // The kubelet writes the end down some time later.
+    bench.name("u", "train", &[("c", "main")]);
+    bench.cycle(&[]);
+    assert_eq!((changed(&bench, Some(after)), changed(&bench, Some(bench.history.cursor()))), (1, 0));
+    assert_eq!(changed(&bench, None), 1, "a new reader hears of it too");
 }
 
 #[test]

@@ -1,14 +1,15 @@
 //! Finds the containers of a manifest that run on a GPU. Flows in: documents of any kind that carries a pod template. Flows
 //! out: what the engine's reader made of each command line.
 
+use gpumem_engine::estimate::declared;
 use gpumem_engine::estimate::manifest::{self, Reading};
 use gpumem_engine::estimate::options::Options;
 use serde_json::Value;
 
 use super::{Error, over};
 
-/// On a pod template: the job in plain words, as YAML or JSON of the same names as the flags.
-pub const ANNOTATION: &str = "gpumem.dev/workload";
+/// On a pod template: the job in plain words, see [`declared`].
+pub const ANNOTATION: &str = crate::api::names::ANNOTATION_WORKLOAD;
 
 /// A container that runs on a GPU.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,7 +91,7 @@ fn read(
     if let Some(annotation) = annotation {
         let wrong = |problem: String| Error::Annotation { place: place.clone(), problem };
         let text = annotation.as_str().ok_or_else(|| wrong("must be a text".to_owned()))?;
-        let said: Options = serde_yaml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        let said = declared::options(text).map_err(|problem| wrong(problem.to_string()))?;
         options = over(&options, &said);
         unread.clear();
     }

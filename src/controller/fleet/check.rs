@@ -13,7 +13,9 @@ use gpumem_engine::series::{Point, SCALES, Series};
 
 use super::Merged;
 use super::node::Node;
-use crate::api::usage::{DeviceReport, FORMAT, NvmlState, PodReport, SeriesData, SeriesReport, UsageReport};
+use crate::api::usage::{
+    DeviceReport, EndReport, FORMAT, MAX_END_MESSAGE, NvmlState, PodReport, SeriesData, SeriesReport, UsageReport,
+};
 
 /// Why something was dropped: a closed set, fit for a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,6 +78,8 @@ const MAX_PODS: usize = 2048;
 const MAX_SERIES: usize = 8192;
 /// An agent's raw ring is far shorter.
 const MAX_POINTS: usize = 4096;
+/// Two for each container of the largest pod.
+const MAX_ENDS: usize = 512;
 /// Labels and annotations of one pod.
 const MAX_LABELS: usize = 256;
 /// Longest DNS subdomain: names of nodes, pods, namespaces, containers; also UIDs, ids, UUIDs and models.
@@ -198,16 +202,24 @@ fn is_overfull(entry: &DeviceReport) -> bool {
 }
 
 fn pod(entry: &PodReport) -> Result<(), Fault> {
-    let PodReport { uid, namespace, name, labels, annotations, owner, terminating: _ } = entry;
+    let PodReport { uid, namespace, name, labels, annotations, owner, terminating: _, ends } = entry;
     let mut names = vec![uid.as_str(), namespace, name];
     if let Some(owner) = owner {
         names.extend([owner.api_version.as_str(), &owner.kind, &owner.name, &owner.uid]);
     }
     let maps = [labels, annotations];
-    if maps.iter().any(|map| map.len() > MAX_LABELS) {
+    if maps.iter().any(|map| map.len() > MAX_LABELS) || ends.len() > MAX_ENDS {
         return Err(Fault::TooMany);
     }
+    let end_fits = |end: &EndReport| {
+        let EndReport { container, container_id, exit_code: _, reason, finished_at, message, is_current: _ } = end;
+        is_name(container)
+            && is_name(finished_at)
+            && [container_id, reason].into_iter().all(|text| text.len() <= MAX_NAME)
+            && message.len() <= MAX_END_MESSAGE
+    };
     let texts_fit = names.into_iter().all(is_name)
+        && ends.iter().all(end_fits)
         && maps
             .iter()
             .flat_map(|map| map.iter())

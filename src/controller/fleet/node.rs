@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpumem_engine::identity::{ContainerId, DeviceKey, PodUid};
-use gpumem_engine::quantity::Moment;
+use gpumem_engine::quantity::{Bytes, Moment};
 use gpumem_engine::series::{Pushed, Segment, Series};
 use gpumem_engine::usage::Attribution;
 
+use super::declared::Declaration;
 use super::observe::Answers;
 use super::{Cursor, DeviceReport, FORGET, Merged, PodReport, SeriesData, SeriesReport, UsageReport};
-use crate::api::usage::{FORMAT, NvmlState};
+use crate::api::names::ANNOTATION_WORKLOAD;
+use crate::api::usage::{EndReport, FORMAT, NvmlState};
 
 /// No agent samples less often; a longer interval in a report is not believed.
 const MAX_INTERVAL_MS: u64 = 60_000;
@@ -30,13 +32,33 @@ pub(super) struct Node {
     pub(super) agent_version: String,
     interval_ms: u64,
     pub(super) nvml: NvmlState,
+    /// Containers that were forgotten as tenants lately: how they ended may still be told.
+    past: BTreeMap<TenantKey, (Moment, Remains)>,
+    /// What pods declare of themselves, read once for each text.
+    pub(super) declared: BTreeMap<PodUid, Arc<Declaration>>,
 }
+
+/// What is left of a container that ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Remains {
+    /// The device on which it held most.
+    pub(super) device: DeviceKey,
+    /// What may be filled there.
+    pub(super) capacity: Option<Bytes>,
+    /// Highest memory there of the run that ended; `None` where that run was not seen.
+    pub(super) peak: Option<Bytes>,
+}
+
+/// Containers remembered after their end, for each node.
+const MAX_PAST: usize = 512;
 
 /// Pods that a report brought, and pods of which nothing is held any more. A pod may be in both.
 #[derive(Debug, Default)]
 pub(super) struct Moved {
     pub(super) new: Vec<PodUid>,
     pub(super) gone: Vec<PodUid>,
+    /// Every end that the pods tell of, those told before included.
+    pub(super) ended: Vec<(Arc<PodReport>, EndReport, Remains)>,
 }
 
 /// One device and the containers on it.
@@ -79,6 +101,8 @@ impl Node {
             agent_version: String::new(),
             interval_ms: report.interval_ms,
             nvml: report.nvml.clone(),
+            past: BTreeMap::new(),
+            declared: BTreeMap::new(),
         }
     }
 
@@ -102,12 +126,14 @@ impl Node {
             devices,
             pods,
             series,
+            hooks: _, // shown by the agent's own metrics; nothing is decided by a container's word
         } = report;
         let mut moved = Moved::default();
         if boot_id != self.boot_id {
             // Moments of another boot do not compare with ours, and no process survived it.
             merged.rebooted = true;
             self.devices.clear();
+            self.past.clear();
             moved.gone.extend(std::mem::take(&mut self.pods).into_keys());
             self.boot_id = boot_id;
         } else if cursor.epoch != self.cursor.epoch {
@@ -126,6 +152,7 @@ impl Node {
                 }
             }
         }
+        self.read_declarations();
         for device in self.devices.values_mut() {
             device.reported = false;
         }
@@ -140,17 +167,48 @@ impl Node {
             let Some(device) = self.devices.get_mut(&key) else { continue };
             merged.points += device.take(TenantKey { pod, container }, container_id, data);
         }
+        moved.ended = self.ended();
         self.let_go(&mut moved);
         moved
     }
 
+    /// Ends of containers that held GPU memory, as the pods tell them.
+    fn ended(&self) -> Vec<(Arc<PodReport>, EndReport, Remains)> {
+        let pods = self.pods.values().filter(|pod| !pod.ends.is_empty());
+        let ends = pods.flat_map(|pod| pod.ends.iter().map(move |end| (pod, end)));
+        ends.filter_map(|(pod, end)| Some((Arc::clone(pod), end.clone(), self.remains(&pod.uid, end)?))).collect()
+    }
+
+    fn remains(&self, pod: &PodUid, end: &EndReport) -> Option<Remains> {
+        let key = TenantKey { pod: pod.clone(), container: end.container.clone() };
+        let living = self.devices.iter().filter_map(|(device, held)| {
+            let tenant = held.tenants.get(&key)?;
+            Some(Remains::of(device, &held.report, tenant, Some(&end.container_id)))
+        });
+        living.max_by_key(|remains| remains.peak).or_else(|| self.past.get(&key).map(|(_, remains)| remains.clone()))
+    }
+
+    /// Reads what the pods declare, where that is new.
+    fn read_declarations(&mut self) {
+        let Self { pods, declared, .. } = self;
+        declared.retain(|uid, _| pods.contains_key(uid));
+        for (uid, pod) in pods {
+            match pod.annotations.get(ANNOTATION_WORKLOAD) {
+                Some(text) if declared.get(uid).is_some_and(|known| known.text == *text) => {}
+                Some(text) => drop(declared.insert(uid.clone(), Arc::new(Declaration::read(text)))),
+                None => drop(declared.remove(uid)),
+            }
+        }
+    }
+
     /// Notes who holds nothing any more, and forgets what has been silent for too long.
     fn let_go(&mut self, moved: &mut Moved) {
-        let Self { now, devices, pods, nvml, interval_ms, .. } = self;
+        let Self { now, devices, pods, nvml, interval_ms, past, .. } = self;
         let now = *now;
+        past.retain(|_, (at, _)| now.since(*at) <= FORGET);
         let rounding = Duration::from_millis(2 * (*interval_ms).min(MAX_INTERVAL_MS));
         devices.retain(|_, device| now.since(device.report.at) <= FORGET);
-        for device in devices.values_mut() {
+        for (device_key, device) in devices {
             device.answers.clear();
             // A device that was read well gives every container that holds memory a point, so one without holds nothing.
             // A failed or partial reading proves nothing: it must not look like a container that went away.
@@ -159,13 +217,22 @@ impl Node {
                 && device.report.memory.is_some()
                 && device.report.attribution == Attribution::Complete;
             let read_at = device.report.at;
+            let report = &device.report;
             device.tenants.retain(|key, tenant| {
                 let Some(latest) = tenant.series.latest() else { return false };
                 if proves {
                     tenant.gone = latest.at + rounding < read_at;
                 }
                 let ends = tenant.gone && pods.get(&key.pod).is_none_or(|pod| pod.terminating);
-                !ends && now.since(latest.at) <= FORGET
+                let stays = !ends && now.since(latest.at) <= FORGET;
+                if !stays && (past.len() < MAX_PAST || past.contains_key(key)) {
+                    let remains = Remains::of(device_key, report, tenant, None);
+                    let known = past.entry(key.clone()).or_insert_with(|| (now, remains.clone()));
+                    if known.1.peak < remains.peak {
+                        *known = (now, remains);
+                    }
+                }
+                stays
             });
         }
         let alive: BTreeSet<&PodUid> =
@@ -206,6 +273,23 @@ impl Node {
                     })
                 })
                 .collect(),
+            hooks: Vec::new(),
+        }
+    }
+}
+
+// === impl Remains ===
+
+impl Remains {
+    /// Of a tenant whose instance `ended`; of its current run where none is named.
+    fn of(device: &DeviceKey, report: &DeviceReport, tenant: &Tenant, ended: Option<&str>) -> Self {
+        let is_current = ended.is_none_or(|id| id.is_empty() || tenant.container_id.as_str() == id);
+        let current = tenant.series.latest().map(|_| tenant.series.peak());
+        let earlier = tenant.series.attempts().last().map(|attempt| attempt.peak);
+        Self {
+            device: device.clone(),
+            capacity: report.memory.map(|memory| memory.usable()),
+            peak: if is_current { current } else { earlier },
         }
     }
 }

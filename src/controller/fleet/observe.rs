@@ -13,6 +13,7 @@ use gpumem_engine::quantity::{Bytes, Moment};
 use gpumem_engine::series::Series;
 use gpumem_engine::usage::{Attribution, AttributionGap};
 
+use super::declared::Declaration;
 use super::node::{Device, Node, Tenant, TenantKey};
 use super::{DeviceReport, Observation, PodReport, Standing};
 
@@ -81,6 +82,8 @@ pub struct Seen<'a> {
     pub series: &'a Series,
     /// What the node's clock shows now: ages of the series' points count from it.
     pub clock: Moment,
+    /// What its pod declares of the job.
+    pub declared: Option<&'a Arc<Declaration>>,
 }
 
 impl Seen<'_> {
@@ -94,6 +97,7 @@ impl Seen<'_> {
             used: self.used,
             forecast: self.forecast.clone(),
             sample_age: self.sample_age,
+            peak: self.series.peak().max(self.used),
         }
     }
 }
@@ -109,8 +113,8 @@ impl Node {
         mut visit: impl FnMut(Seen<'_>),
     ) {
         let clock = self.clock(now);
-        let chosen: BTreeMap<&PodUid, (&Arc<PodReport>, Standing)> = self
-            .pods
+        let Self { pods, devices, declared, .. } = self;
+        let chosen: BTreeMap<&PodUid, (&Arc<PodReport>, Standing)> = pods
             .iter()
             .filter(|(_, pod)| chosen(pod))
             .map(|(uid, pod)| (uid, (pod, standing(uid))))
@@ -120,13 +124,13 @@ impl Node {
             return;
         }
         let mut worst: BTreeMap<&TenantKey, Seen<'_>> = BTreeMap::new();
-        for (key, device) in &mut self.devices {
+        for (key, device) in devices {
             let wanted =
                 |(tenant_key, tenant): &(&TenantKey, &Tenant)| !tenant.gone && chosen.contains_key(&tenant_key.pod);
             if !device.tenants.iter().any(|entry| wanted(&entry)) {
                 continue;
             }
-            device.answer(clock, ask);
+            device.answer(clock, ask, declared);
             let Device { report, tenants, answers, reported: _ } = &*device;
             let forecasts = answers.to(ask);
             let living = tenants.iter().filter(|(_, tenant)| !tenant.gone);
@@ -147,7 +151,9 @@ impl Node {
                     report,
                     series: &tenant.series,
                     clock,
+                    declared: declared.get(&tenant_key.pod),
                 };
+                let seen = remarked(seen);
                 match worst.get_mut(tenant_key) {
                     Some(other) if rank(&seen.forecast, ask) > rank(&other.forecast, ask) => *other = seen,
                     Some(_) => {}
@@ -159,6 +165,15 @@ impl Node {
             visit(seen);
         }
     }
+}
+
+/// Adds to the reason what the pod's own declaration has to say.
+fn remarked(mut seen: Seen<'_>) -> Seen<'_> {
+    let peak = seen.series.peak().max(seen.used);
+    if let Some(remark) = seen.declared.and_then(|declaration| declaration.remark(peak)) {
+        seen.forecast.reason = format!("{}; {remark}", seen.forecast.reason);
+    }
+    seen
 }
 
 /// What overrules the engine's answer, if anything does.
@@ -205,7 +220,7 @@ fn rank(forecast: &Forecast, ask: &Ask) -> (u8, f64) {
 
 impl Device {
     /// Makes sure that `answers` holds one to `ask` that is fresh enough.
-    fn answer(&mut self, clock: Moment, ask: &Ask) {
+    fn answer(&mut self, clock: Moment, ask: &Ask, declared: &BTreeMap<PodUid, Arc<Declaration>>) {
         if self.answers.0.iter().any(|answer| answer.ask == *ask && clock.since(answer.at) < KEEP) {
             return;
         }
@@ -215,9 +230,14 @@ impl Device {
             Some(share) => share - ask.headroom,
             None => usable.unwrap_or_default(),
         };
-        let living = self.tenants.values().filter(|tenant| !tenant.gone);
+        let living = self.tenants.iter().filter(|(_, tenant)| !tenant.gone);
         let asked: Vec<Asked<'_>> = living
-            .map(|tenant| Asked { series: &tenant.series, question: Question { capacity, ..ask.question.clone() } })
+            .map(|(key, tenant)| {
+                // The policy's word is the administrator's; the pod's own stands in where there is none.
+                let own = || declared.get(&key.pod).and_then(|declaration| declaration.end_of_growth());
+                let declared_peak = ask.question.declared_peak.or_else(own);
+                Asked { series: &tenant.series, question: Question { capacity, declared_peak, ..ask.question.clone() } }
+            })
             .collect();
         // The engine is total, but a series' state came from the network: whatever it may still trip over costs this
         // device's forecast, not the controller.

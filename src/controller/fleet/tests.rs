@@ -92,6 +92,7 @@ impl Agent {
                 data,
             }],
             pods: vec![pod],
+            hooks: Vec::new(),
         }
     }
 }
@@ -109,6 +110,7 @@ fn pod(name: &str, uid: &str) -> PodReport {
         annotations: BTreeMap::new(),
         owner: None,
         terminating: false,
+        ends: Vec::new(),
     }
 }
 
@@ -485,4 +487,93 @@ fn a_whole_series_from_a_hostile_agent_is_judged_like_its_points() {
         fleet.merge("a", report, at(start, &agent));
         observe(&mut fleet, at(start, &agent));
     }
+}
+
+/// The same container with something declared of it, observed after a quarter of an hour.
+fn declaring(text: &str) -> Observation {
+    declaring_under(&policy(), text)
+}
+
+fn declaring_under(policy: &Policy, text: &str) -> Observation {
+    let (mut fleet, mut agent, start) = (Fleet::default(), agent("a"), Instant::now());
+    for _ in 0..180 {
+        let mut report = agent.run(5).report(fleet.cursor("a"));
+        report.pods[0].annotations.insert("gpumem.dev/workload".into(), text.into());
+        assert_eq!(fleet.merge("a", report, at(start, &agent)).faults, BTreeMap::new());
+    }
+    fleet.observe(at(start, &agent), "team-a", |_| true, policy).remove(0)
+}
+
+#[test]
+fn growth_ends_where_the_pod_declares_it_and_the_policy_has_the_last_word() {
+    let plain = {
+        let (mut fleet, mut agent, start) = (Fleet::default(), agent("a"), Instant::now());
+        pull(&mut fleet, &mut agent, start, 900);
+        only(&mut fleet, at(start, &agent))
+    };
+    assert!(matches!(plain.forecast.outlook, Outlook::Known { time_to_oom: Some(_), .. }), "{plain:?}");
+    // 27 GiB are used by now; the declared job ends well below the device's 80.
+    let text = "model=llama3.1-8b method=lora batch=4 seq=2048 checkpointing=full";
+    let high = gpumem_engine::estimate::declared::declared(text).unwrap().end_of_growth().unwrap();
+    assert!(high > Bytes::gib(28) && high < Bytes::gib(75), "{high}");
+    let declared = declaring(text);
+    assert!(matches!(declared.forecast.outlook, Outlook::Known { time_to_oom: None, .. }), "{declared:?}");
+    assert!(declared.forecast.reason.contains("declared"), "{}", declared.forecast.reason);
+    let mut own = policy();
+    own.prediction.declared_peak = Some(Bytes::gib(200));
+    let overruled = declaring_under(&own, text);
+    assert!(matches!(overruled.forecast.outlook, Outlook::Known { time_to_oom: Some(_), .. }), "{overruled:?}");
+}
+
+#[test]
+fn a_container_beyond_its_declaration_is_forecast_as_without_and_says_so() {
+    let beyond = declaring("model=llama3.2-1b method=lora batch=1 seq=512");
+    assert!(matches!(beyond.forecast.outlook, Outlook::Known { time_to_oom: Some(_), .. }), "{beyond:?}");
+    assert!(beyond.forecast.reason.contains("exceeds what was declared"), "{}", beyond.forecast.reason);
+}
+
+#[test]
+fn a_declaration_that_cannot_be_read_changes_nothing_and_names_its_key() {
+    let wrong = declaring("model=llama3.1-8b batchsize=4");
+    assert!(matches!(wrong.forecast.outlook, Outlook::Known { time_to_oom: Some(_), .. }), "{wrong:?}");
+    let reason = &wrong.forecast.reason;
+    assert!(reason.contains("annotation gpumem.dev/workload is not used: key `batchsize` is not known"), "{reason}");
+}
+
+#[test]
+fn an_end_is_told_with_what_the_container_held_even_after_its_pod_is_ending() {
+    use crate::api::usage::EndReport;
+    let (mut fleet, mut agent, start) = (Fleet::default(), agent("a"), Instant::now());
+    pull(&mut fleet, &mut agent, start, 60);
+    let held = used(agent.now);
+    // Its memory is gone and so is the tenant; the kubelet writes the end down only now.
+    let mut gone = agent.report(fleet.cursor("a"));
+    agent.now += 10;
+    (gone.now, gone.cursor.seq) = (Moment::from_secs(agent.now), agent.now);
+    gone.devices[0].at = gone.now;
+    gone.series.clear();
+    gone.pods[0].terminating = true;
+    fleet.merge("a", gone.clone(), at(start, &agent));
+    assert_eq!(fleet.counts().series, 0);
+    assert_eq!(fleet.ended(|_| true), []);
+    let end = |container: &str| EndReport {
+        container: container.into(),
+        container_id: "c1".into(),
+        exit_code: 143,
+        reason: "Error".into(),
+        finished_at: "2026-11-29T10:00:00Z".into(),
+        message: String::new(),
+        is_current: true,
+    };
+    gone.pods[0].ends = vec![end("main"), end("sidecar")];
+    fleet.merge("a", gone.clone(), at(start, &agent));
+    let ended = fleet.ended(|_| true);
+    assert_eq!(ended.len(), 1, "the sidecar never held GPU memory");
+    assert_eq!((ended[0].peak, ended[0].capacity), (Some(held), Some(Bytes::gib(80))));
+    // Told again it is the same end.
+    fleet.merge("a", gone.clone(), at(start, &agent));
+    assert_eq!(fleet.ended(|_| true).len(), 1);
+    // Texts longer than any kubelet writes are not believed.
+    gone.pods[0].ends[0].message = "x".repeat(10_000);
+    assert_eq!(fleet.merge("a", gone, at(start, &agent)).faults, BTreeMap::from([(Fault::BadText, 1)]));
 }

@@ -70,6 +70,7 @@ impl Exposition {
     pub fn text(&self, now: Instant) -> String {
         let leads = self.leadership.borrow().is_leader;
         self.update_gauges(leads, now);
+        self.metrics.truth.expire(leads, now, |pod| lock(&self.fleet).node_of(pod).is_some());
         let mut text = self.metrics.registered();
         let simulated = lock(&self.fleet).simulated() > 0;
         if simulated {
@@ -78,6 +79,7 @@ impl Exposition {
         }
         if leads {
             self.containers(now, &mut text);
+            self.metrics.truth.write(&mut text);
         }
         text
     }
@@ -194,7 +196,7 @@ impl Families {
     }
 }
 
-fn labels(pairs: &[(&str, &str)]) -> String {
+pub(super) fn labels(pairs: &[(&str, &str)]) -> String {
     let mut text = String::new();
     for (name, value) in pairs {
         if !text.is_empty() {

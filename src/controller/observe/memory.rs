@@ -17,6 +17,7 @@ use crate::api::usage::PodReport;
 use crate::controller::context::Context;
 use crate::controller::fleet::Observation;
 use crate::controller::now::Now;
+use crate::controller::truth::Knowledge;
 use crate::controller::workload::{Chain, Hops, PodFacts, Resolution, read_pod};
 
 /// A pod that no agent has reported for this long is forgotten.
@@ -66,6 +67,8 @@ pub struct Memory {
     pub last_request_look: Option<Stamp>,
     /// Since when a pod under a policy has been at High without a break.
     high: HashMap<(PolicyKey, PodUid), Stamp>,
+    /// What is known of OOMs, warnings and peaks.
+    pub truth: Knowledge,
 }
 
 impl Memory {
@@ -85,6 +88,7 @@ impl Memory {
             last_recovery_look: None,
             last_request_look: None,
             high: HashMap::new(),
+            truth: Knowledge::default(),
         }
     }
 

@@ -1,6 +1,10 @@
-//! Events on pod and policy, in words for the person on call.
+//! Events on pod, workload and policy, in words for the person on call: what was seen, what was done, what happens next.
 
-use gpumem_engine::decision::{Notify, PodRef};
+use gpumem_engine::attempts::Loop;
+use gpumem_engine::decision::{Notify, PodRef, Workload};
+use gpumem_engine::estimate::advice;
+use gpumem_engine::estimate::declared::Declared;
+use gpumem_engine::quantity::Bytes;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Resource as _;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
@@ -8,11 +12,13 @@ use tracing::warn;
 
 use super::shorten;
 use super::status::expected;
-use crate::api::names::REPORTER;
+use crate::api::names::{ANNOTATION_WORKLOAD, REPORTER};
 use crate::api::policy::GpuMemoryPolicy;
+use crate::api::usage::PodReport;
 use crate::controller::act::Outcome;
 use crate::controller::context::Context;
 use crate::controller::intent::Action;
+use crate::controller::profile::{Learned, Lesson};
 use crate::controller::reconcile::Done;
 
 /// The API's limit is 1 kB; characters may take several bytes.
@@ -23,9 +29,9 @@ pub fn recorder(ctx: &Context) -> Recorder {
     Recorder::new(ctx.act.clone(), Reporter { controller: REPORTER.to_owned(), instance: Some(ctx.identity.clone()) })
 }
 
-/// Tells of a risk, on the pod and on the policy.
+/// Tells of a risk, on the pod, on its workload and on the policy.
 pub async fn notify(recorder: &Recorder, policy: &GpuMemoryPolicy, notify: &Notify) {
-    let Notify { pod, container, expected_in, reason, .. } = notify;
+    let Notify { pod, workload, container, expected_in, reason, .. } = notify;
     let note = format!(
         "Container {container} of pod {} is expected to run out of GPU memory {}: {reason}. Save its work, or give it a \
          larger device or a smaller batch.",
@@ -39,10 +45,10 @@ pub async fn notify(recorder: &Recorder, policy: &GpuMemoryPolicy, notify: &Noti
         action: "Forecast".to_owned(),
         secondary: Some(secondary),
     };
-    both(recorder, policy, &of_pod(pod), say).await;
+    everywhere(recorder, &of_pod(pod), &of_workload(workload, &pod.namespace), Some(policy), say).await;
 }
 
-/// Tells what came of an action, on the pod and on the policy.
+/// Tells what came of an action, on the pod, on its workload and on the policy.
 pub async fn tell(recorder: &Recorder, policy: &GpuMemoryPolicy, done: &Done) {
     let (type_, happened) = match &done.outcome {
         Outcome::Succeeded | Outcome::FoundDone => (EventType::Warning, ""),
@@ -85,20 +91,127 @@ pub async fn tell(recorder: &Recorder, policy: &GpuMemoryPolicy, done: &Done) {
         uid: intent.pod_uid.clone(),
         node: intent.node.clone(),
     };
-    both(recorder, policy, &of_pod(&pod), say).await;
+    let workload = of_workload(&Workload::from(&intent.workload), &intent.namespace);
+    everywhere(recorder, &of_pod(&pod), &workload, Some(policy), say).await;
 }
 
-async fn both(
+/// Whom an Event is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Whom<'a> {
+    /// The pod.
+    pub pod: &'a PodReport,
+    /// Its node.
+    pub node: &'a str,
+    /// Its workload; the pod itself where it has none.
+    pub workload: &'a Workload,
+    /// The policy that governs it.
+    pub policy: Option<&'a GpuMemoryPolicy>,
+}
+
+impl Whom<'_> {
+    async fn tell(&self, recorder: &Recorder, type_: EventType, reason: &str, note: &str) {
+        let pod = PodRef {
+            namespace: self.pod.namespace.clone(),
+            name: self.pod.name.clone(),
+            uid: self.pod.uid.clone(),
+            node: self.node.to_owned(),
+        };
+        let say = |secondary| Event {
+            type_,
+            reason: reason.to_owned(),
+            note: Some(shorten(note, MAX_NOTE)),
+            action: "Observe".to_owned(),
+            secondary: Some(secondary),
+        };
+        let workload = of_workload(self.workload, &self.pod.namespace);
+        everywhere(recorder, &of_pod(&pod), &workload, self.policy, say).await;
+    }
+}
+
+/// Tells of an out-of-memory, and of the loop that it belongs to.
+pub async fn out_of_memory(recorder: &Recorder, whom: &Whom<'_>, lesson: &Lesson, learned: &Learned) {
+    let record = &lesson.record;
+    let bytes = |value: Option<i64>| value.and_then(|value| u64::try_from(value).ok()).map(Bytes);
+    let held = match (bytes(record.peak_bytes), bytes(record.capacity_bytes)) {
+        (Some(peak), Some(capacity)) => format!(", holding {peak} of {capacity}"),
+        (Some(peak), None) => format!(", holding {peak}"),
+        (None, _) => String::new(),
+    };
+    // Advice first: the message is in the log anyway.
+    let advice = lesson.advice.first().map(|line| format!(" {}", sentence(line))).unwrap_or_default();
+    let note = format!(
+        "Container {} of pod {} died of GPU out-of-memory ({}){held}.{advice} It said: {}",
+        record.container, record.pod, record.framework, record.evidence
+    );
+    whom.tell(recorder, EventType::Warning, "GpuMemoryOutOfMemory", &note).await;
+    if let Some(Loop { container, count, peak, since: _ }) = &learned.restart_loop {
+        let note = format!(
+            "Container {container} of {} {} ran out of GPU memory {count} times in a row at about {peak}: the next attempt              ends the same way, and an eviction helps nobody.{advice} Or give it a larger device.",
+            whom.workload.kind, whom.workload.name
+        );
+        whom.tell(recorder, EventType::Warning, "GpuMemoryRestartLoop", &note).await;
+    }
+}
+
+/// Tells that a container with GPU memory was killed for host memory: more GPU memory would not have helped.
+pub async fn host_out_of_memory(recorder: &Recorder, whom: &Whom<'_>, container: &str) {
+    let note = format!(
+        "Container {container} of pod {} was killed for host memory (OOMKilled), not for GPU memory: raise its memory limit.          A larger GPU would not help.",
+        whom.pod.name
+    );
+    whom.tell(recorder, EventType::Warning, "HostMemoryOutOfMemory", &note).await;
+}
+
+/// Tells that a declared job cannot fit its device even if everything turns out at its lowest.
+pub async fn does_not_fit(recorder: &Recorder, whom: &Whom<'_>, declared: &Declared, usable: Bytes) {
+    let least = Bytes::from_f64(declared.needs.low);
+    let remedies = declared.remedies(usable);
+    let advice = remedies.first().map(|remedy| format!(" {}", sentence(&advice::sentence(remedy, None))));
+    let note = format!(
+        "Pod {} declares a job ({ANNOTATION_WORKLOAD}) that needs {least} of GPU memory at the very least; its device has          {usable}. It will run out of memory.{}",
+        whom.pod.name,
+        advice.unwrap_or_default()
+    );
+    whom.tell(recorder, EventType::Warning, "GpuMemoryDoesNotFit", &note).await;
+}
+
+/// With a capital letter and a full stop.
+fn sentence(text: &str) -> String {
+    let mut characters = text.chars();
+    let first: String = characters.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
+    let stop = if text.ends_with('.') { "" } else { "." };
+    format!("{first}{}{stop}", characters.as_str())
+}
+
+async fn everywhere(
     recorder: &Recorder,
-    policy: &GpuMemoryPolicy,
     pod: &ObjectReference,
+    workload: &ObjectReference,
+    policy: Option<&GpuMemoryPolicy>,
     say: impl Fn(ObjectReference) -> Event,
 ) {
-    let policy = policy.object_ref(&());
-    for (regarding, secondary) in [(pod, &policy), (&policy, pod)] {
+    let policy = policy.map(|policy| policy.object_ref(&()));
+    let mut about = vec![(pod, policy.as_ref().unwrap_or(workload))];
+    // A pod without an owner is its own workload.
+    if workload.uid != pod.uid {
+        about.push((workload, pod));
+    }
+    about.extend(policy.as_ref().map(|policy| (policy, pod)));
+    for (regarding, secondary) in about {
         if let Err(error) = recorder.publish(&say(secondary.clone()), regarding).await {
             warn!(object = regarding.name, %error, "event not written");
         }
+    }
+}
+
+fn of_workload(workload: &Workload, namespace: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(workload.api_version.clone()),
+        kind: Some(workload.kind.clone()),
+        namespace: Some(namespace.to_owned()),
+        name: Some(workload.name.clone()),
+        uid: Some(workload.uid.0.clone()),
+        ..ObjectReference::default()
     }
 }
 

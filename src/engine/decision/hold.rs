@@ -253,6 +253,13 @@ pub enum Hold {
         /// Until when that is waited for.
         until: Stamp,
     },
+    /// Replicas were added a short while ago and may not take load yet.
+    ScaleSettling {
+        /// Until when that is waited for.
+        until: Stamp,
+    },
+    /// The policy lists no action.
+    NothingListed,
     /// The workload has as many replicas as the policy allows.
     ScaleAtMaximum {
         /// How many.
@@ -339,6 +346,8 @@ impl Hold {
             Self::LimitUnsupported { .. } => "LimitUnsupported",
             Self::NoLimit => "NoLimit",
             Self::AutoscalerExpected { .. } => "AutoscalerExpected",
+            Self::ScaleSettling { .. } => "ScaleSettling",
+            Self::NothingListed => "NothingListed",
             Self::ScaleAtMaximum { .. } => "ScaleAtMaximum",
         }
     }
@@ -531,6 +540,10 @@ impl fmt::Display for Hold {
                 "an autoscaler that reads the operator's metrics is expected to add replicas until {}",
                 Utc(*until)
             ),
+            Self::ScaleSettling { until } => {
+                write!(f, "replicas were added, and until {} they may still be starting", Utc(*until))
+            }
+            Self::NothingListed => f.write_str("spec.actions lists nothing that could be done"),
             Self::ScaleAtMaximum { max } => {
                 write!(f, "the workload has the {max} replicas that the policy allows at most")
             }

@@ -5,9 +5,14 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::forecast::{Class, TimeToOom, Unknown};
-use crate::pacing::{History, Past, PastResult};
+use crate::forecast::{Class, Forecast, Outlook, TimeToOom, Unknown};
+use crate::pacing::{Group, History, Past, PastResult, WorkloadUid};
 use crate::policy::{Actions, Budget, Disruption, PolicyKey, Prediction};
+use crate::quantity::Bytes;
+
+mod budgets;
+mod checkpoint;
+mod ladder;
 
 const NOW: Stamp = Stamp(1_000_000);
 
@@ -163,6 +168,15 @@ fn every_reason_to_hold_holds() {
     assert_eq!(held(&enforce, view(), &brake), Hold::BrakePaused { why: "night".into() });
     let broken = Deeds { brake: Brake::Unreadable("json".into()), ..Deeds::default() };
     assert_eq!(held(&enforce, view(), &broken), Hold::LedgerUnreadable { why: "json".into() });
+    let unsettled = Deeds { brake: Brake::Unsettled("id".into()), ..Deeds::default() };
+    assert_eq!(held(&enforce, view(), &unsettled), Hold::Unsettled { id: "id".into() });
+    let refused =
+        ladder::remembering([(9, StepKind::Evict, PastResult::Refused(crate::pacing::Refusal::BlockedByBudget), "a")]);
+    let refusal = Some(crate::pacing::Refusal::BlockedByBudget);
+    assert_eq!(held(&enforce, view(), &refused), Hold::BackOff { until: Stamp(NOW.0 + 1), refusal });
+    let long_ago = ladder::remembering([(9000, StepKind::Evict, PastResult::Disrupted, "gone")]);
+    let missing = with_group(|group| group.ready = 2);
+    assert_eq!(held(&enforce, missing, &long_ago), Hold::ReplacementNotReady { ready: 2, desired: 3 });
     let young = Deeds { leading_since: Stamp(NOW.0 - 299), ..Deeds::default() };
     assert_eq!(held(&enforce, view(), &young), Hold::JustStarted { until: Stamp(NOW.0 + 1) });
     assert_eq!(held(&enforce, View { standing: Err(Hold::PodTerminating), ..view() }, &none), Hold::PodTerminating);
@@ -225,7 +239,7 @@ fn nothing_is_decided_about_pods_that_are_not_at_high_risk() {
 
 /// One second in the life of a small cluster whose workloads leak for ever.
 #[derive(Clone, Debug)]
-struct Step {
+struct Second {
     pause: i64,
     at_risk: Vec<bool>,
     recovered: bool,
@@ -233,16 +247,16 @@ struct Step {
     ages: u64,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn second() -> impl Strategy<Value = Second> {
     (1_i64..600, proptest::collection::vec(any::<bool>(), 8), any::<bool>(), proptest::bool::weighted(0.05), 0_u64..60)
-        .prop_map(|(pause, at_risk, recovered, restart, ages)| Step { pause, at_risk, recovered, restart, ages })
+        .prop_map(|(pause, at_risk, recovered, restart, ages)| Second { pause, at_risk, recovered, restart, ages })
 }
 
 proptest! {
     #[test]
     fn over_hours_and_restarts_no_budget_is_exceeded(
         max_concurrent in 1_u32..4, max_per_hour in 1_u32..5, max_attempts in 1_u32..4,
-        steps in proptest::collection::vec(step(), 1..300),
+        steps in proptest::collection::vec(second(), 1..300),
     ) {
         let mut policy = policy(Mode::Enforce);
         policy.disruption.max_concurrent = max_concurrent;
@@ -279,9 +293,8 @@ proptest! {
                 prop_assert!(within(86_400).filter(|(_, of)| *of == uid).count() < max_attempts as usize);
                 prop_assert!(within(900).all(|(_, of)| *of != uid), "cool-down ignored");
                 evictions.push((now, uid.clone()));
-                let mut deed = deed(now, &policy, &views[0], false);
-                (deed.workload, deed.device, deed.state) = (uid.clone(), evict.device.clone(), DeedState::Recovering);
-                deeds.deeds.push(deed);
+                let view = views.iter().find(|view| view.pod.uid == evict.pod.uid).expect("it is one of them");
+                deeds.deeds.push(Deed { state: DeedState::Recovering, ..deed(now, &policy, view, &evict) });
                 let past = Past::new(now, false, PastResult::Disrupted);
                 deeds.histories.entry(uid).or_default().past.push(past);
             }

@@ -58,6 +58,22 @@ pub fn plan(shape: &Shape, run: &Run, capacity: f64) -> Result<Vec<Remedy>, Erro
     Ok(steps)
 }
 
+/// A remedy in one sentence: what to change, the peak it leads to, its price, and what to write in `framework` (PyTorch
+/// where that is not known or has no setting of its own).
+pub fn sentence(remedy: &Remedy, framework: Option<&str>) -> String {
+    let Remedy { kind, detail, peak, verdict, price, .. } = remedy;
+    let detail = if detail.is_empty() { String::new() } else { format!(" ({detail})") };
+    let setting = setting(remedy, framework).map(|line| format!("; {line}")).unwrap_or_default();
+    format!("{}{detail}: then {peak}, {}; {price}{setting}", kind.title(), verdict.words())
+}
+
+/// What to write for a remedy in `framework`, the framework's name first.
+pub fn setting(remedy: &Remedy, framework: Option<&str>) -> Option<String> {
+    let of = |name: &str| remedy.settings.iter().find(|setting| setting.framework.eq_ignore_ascii_case(name));
+    let found = framework.and_then(of).or_else(|| of("PyTorch")).or_else(|| remedy.settings.first())?;
+    Some(format!("{}: {}", found.framework, found.line))
+}
+
 fn changes(shape: &Shape, run: &Run, capacity: f64) -> Result<Vec<(Remedy, Run)>, Error> {
     let before = estimate(shape, run)?;
     let mut found = Vec::new();

@@ -46,6 +46,8 @@ pub mod manifest;
 
 pub mod job;
 
+pub mod declared;
+
 pub mod render;
 
 use run::{Run, Task};

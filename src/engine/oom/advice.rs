@@ -22,6 +22,28 @@ pub fn advice(report: &OomReport) -> Vec<&'static str> {
     }
 }
 
+/// What helps against growth before anything has failed, the mildest first; for a container of which only its framework may be
+/// known.
+pub fn general(framework: Option<&str>) -> [&'static str; 3] {
+    match framework {
+        Some("vLLM" | "SGLang" | "TGI") => [
+            "Lower --gpu-memory-utilization (vLLM) or --mem-fraction-static (SGLang) if others share the device.",
+            "Lower --max-num-seqs or --max-model-len: long requests at once make the peak.",
+            "Quantise the weights or shard the model over more GPUs.",
+        ],
+        Some("JAX" | "TensorFlow") => [
+            "Lower the batch size, or turn on rematerialisation (jax.checkpoint, tf.recompute_grad).",
+            "Let the pool grow as needed: XLA_PYTHON_CLIENT_PREALLOCATE=false, TF_FORCE_GPU_ALLOW_GROWTH=true.",
+            "Give the pod a larger device or one of its own.",
+        ],
+        _ => [
+            "Look for tensors kept from step to step (losses summed without .item(), lists of outputs): live memory should not grow.",
+            "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if the allocator holds far more than is live.",
+            "Lower the batch size or sequence length, turn on activation checkpointing, or give it a larger device.",
+        ],
+    }
+}
+
 fn limit(report: &OomReport) -> Vec<&'static str> {
     let raise = match report.shape {
         "sglang-pool-full" => {

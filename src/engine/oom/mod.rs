@@ -16,7 +16,7 @@ mod tests;
 
 use crate::quantity::Bytes;
 
-pub use advice::advice;
+pub use advice::{advice, general};
 pub use numbers::Numbers;
 use text::Line;
 

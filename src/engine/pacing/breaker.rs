@@ -143,3 +143,78 @@ impl Breaker {
             .then(|| Cause::ActionsFail { failed: count(failed), of: count(of) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Stamp = Stamp(1_000_000);
+
+    fn stepped(high: u32, watched: u32) -> Breaker {
+        let mut breaker = Breaker::default();
+        breaker.step(NOW, high, watched);
+        breaker
+    }
+
+    fn after(secs: i64) -> Stamp {
+        Stamp(NOW.0 + secs)
+    }
+
+    #[test]
+    fn many_workloads_at_risk_at_once_open_it_and_a_few_of_a_small_cluster_do_not() {
+        assert!(matches!(stepped(40, 100).brake(NOW), Brake::BreakerOpen { until: Stamp(1_001_800), .. }));
+        assert_eq!(stepped(30, 100).brake(NOW), Brake::Released);
+        assert_eq!(stepped(1, 2).brake(NOW), Brake::Released);
+        assert_eq!(stepped(3, 3).brake(NOW), Brake::Released);
+        assert!(matches!(stepped(4, 4).brake(NOW), Brake::BreakerOpen { .. }));
+    }
+
+    #[test]
+    fn it_stays_open_for_half_an_hour_and_then_lets_one_through() {
+        let mut breaker = stepped(40, 100);
+        breaker.step(after(1799), 0, 100);
+        assert!(matches!(breaker.brake(after(1799)), Brake::BreakerOpen { .. }), "calm does not close it");
+        assert_eq!(breaker.brake(after(1800)), Brake::HalfOpen { since: after(1800) });
+        let mut worked = breaker.clone();
+        worked.record(after(1810), false);
+        worked.step(after(1811), 10, 100);
+        assert_eq!(worked.brake(after(1811)), Brake::Released);
+        let mut still = breaker.clone();
+        still.record(after(1810), false);
+        still.step(after(1811), 40, 100);
+        assert!(matches!(still.brake(after(1811)), Brake::BreakerOpen { .. }), "it still looks as bad");
+        breaker.record(after(1810), true);
+        assert!(matches!(breaker.brake(after(1810)), Brake::BreakerOpen { until, .. } if until == after(3610)));
+    }
+
+    #[test]
+    fn actions_that_fail_more_often_than_not_open_it_and_a_few_do_not() {
+        let ended = |outcomes: &[bool]| {
+            let mut breaker = Breaker::default();
+            outcomes.iter().for_each(|failed| breaker.record(NOW, *failed));
+            breaker.step(NOW, 0, 100);
+            breaker.brake(NOW)
+        };
+        assert_eq!(ended(&[true, true, true]), Brake::Released);
+        assert_eq!(ended(&[true, true, false, false]), Brake::Released);
+        assert!(matches!(ended(&[true, true, true, false]), Brake::BreakerOpen { .. }));
+    }
+
+    #[test]
+    fn failures_are_forgotten_after_an_hour() {
+        let mut breaker = Breaker::default();
+        (0..4).for_each(|second| breaker.record(after(second), true));
+        breaker.step(after(3600), 0, 100);
+        assert_eq!(breaker.outcomes.len(), 3);
+        assert_eq!(breaker.brake(after(3600)), Brake::Released);
+    }
+
+    #[test]
+    fn its_state_survives_as_text() {
+        let mut breaker = stepped(40, 100);
+        breaker.record(after(1), true);
+        let text = serde_json::to_string(&breaker).unwrap();
+        assert_eq!(serde_json::from_str::<Breaker>(&text).unwrap(), breaker);
+        assert_eq!(serde_json::from_str::<Breaker>("{}").unwrap(), Breaker::default());
+    }
+}

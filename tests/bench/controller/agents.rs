@@ -142,6 +142,7 @@ impl Played {
             devices,
             pods: (0..self.past.len()).map(|shape| pod(agent, shape)).collect(),
             series: (0..self.past.len()).map(|shape| self.series(agent, shape, second, since)).collect(),
+            hooks: Vec::new(),
         }
     }
 
@@ -196,5 +197,6 @@ fn pod(agent: usize, shape: usize) -> PodReport {
             uid: "7c9e6679-7425-40de-944b-e07fc1f90ae7".into(),
         }),
         terminating: false,
+        ends: Vec::new(),
     }
 }

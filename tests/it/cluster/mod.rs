@@ -243,6 +243,7 @@ impl Cluster {
             }))
             .ok(),
             terminating: false,
+            ends: Vec::new(),
         };
         self.reports.retain(|known| known.pod.uid != report.uid);
         let device = DeviceKey::whole(report.name.as_str());
@@ -413,6 +414,8 @@ impl Controller {
             limits: cluster.limits.clone(),
             workload_kinds: Switches::everything(),
             ledger: "ledger".to_owned(),
+            read_pod_logs: false,
+            profile_ttl: Duration::from_hours(14 * 24),
             news: heard,
         });
         let recorder = report::recorder(&ctx);
@@ -494,5 +497,6 @@ fn observation(report: &Report) -> Observation {
             reason: "70 GiB used of 80 GiB, growing 34 MiB/s".to_owned(),
         },
         sample_age: report.age,
+        peak: Bytes::gib(70),
     }
 }

@@ -69,6 +69,8 @@ pub struct World {
     hooks: Vec<(Method, String, Hook)>,
     /// UIDs of pods that were evicted, in order.
     pub evicted: Vec<String>,
+    /// Logs by the name of the pod.
+    pub logs: BTreeMap<String, String>,
     /// Managers that wrote `metadata.name` by apply, with force.
     pub forced: HashSet<String>,
 }
@@ -110,6 +112,7 @@ impl Api {
             crash: None,
             hooks: Vec::new(),
             evicted: Vec::new(),
+            logs: BTreeMap::new(),
             forced: HashSet::new(),
         };
         Self { world: Arc::new(Mutex::new(world)), crashed: Arc::new(Notify::new()) }
@@ -154,7 +157,9 @@ impl Api {
         if crash == Some(Crash::After) {
             return self.die().await;
         }
-        let body = http_body_util::Full::new(Bytes::from(answer.to_string()));
+        // A log is text, everything else an object.
+        let text = answer.as_str().map_or_else(|| answer.to_string(), str::to_owned);
+        let body = http_body_util::Full::new(Bytes::from(text));
         Response::builder().status(status).body(body.boxed_unsync()).unwrap()
     }
 
@@ -302,6 +307,12 @@ impl World {
         if path.subresource == "eviction" {
             let answer = self.eviction_answers.pop();
             return answer.unwrap_or_else(|| evictions::evict(self, &path, seen));
+        }
+        if path.subresource == "log" {
+            return match self.logs.get(&path.name) {
+                Some(log) => (StatusCode::OK, json!(log)),
+                None => failure(400, "BadRequest", "previous terminated container not found"),
+            };
         }
         match (seen.method.clone(), path.name.is_empty()) {
             (Method::GET, true) => self.answer_list(&path, seen),

@@ -94,6 +94,7 @@ pub fn report(node: &str, cursor: Cursor, points: std::ops::RangeInclusive<u64>)
             annotations: BTreeMap::new(),
             owner: None,
             terminating: false,
+            ends: Vec::new(),
         }],
         series: vec![SeriesReport {
             device,
@@ -107,5 +108,6 @@ pub fn report(node: &str, cursor: Cursor, points: std::ops::RangeInclusive<u64>)
                     .collect(),
             },
         }],
+        hooks: Vec::new(),
     }
 }

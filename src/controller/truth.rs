@@ -1,0 +1,397 @@
+//! What really happened to containers with GPU memory: the OOMs, the warnings that came true, and the peaks.
+//!
+//! Flows in: the ends that agents report, the levels of the round, what was done. Flows out: profile entries first, and what
+//! follows from each exactly once: counters and Events. The profile's compare-and-swap is the fence: whoever adds an entry
+//! counts it, so neither a restart nor a change of leader counts an OOM twice. All this is after the fact and decides no
+//! action; each round does a bounded amount of it.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use gpumem_engine::decision::{Hold, Workload};
+use gpumem_engine::identity::PodUid;
+use gpumem_engine::oom::Death;
+use gpumem_engine::pacing::{Stamp, WorkloadUid};
+use gpumem_engine::policy::PolicyKey;
+use gpumem_engine::quantity::Bytes;
+use gpumem_engine::risk::Level;
+use gpumem_engine::score::{Event, What};
+use kube::runtime::events::Recorder;
+use tracing::{info, warn};
+
+use super::context::Context;
+use super::fleet::{EndKey, Ended};
+use super::now::{Now, parse_rfc3339};
+use super::observe::{Memory, Observed};
+use super::profile::{self, Lesson, Window};
+use super::reconcile::Done;
+use super::report::event::{self, Whom};
+use crate::api::policy::GpuMemoryPolicy;
+use crate::api::usage::PodReport;
+
+mod death;
+
+/// Profiles written for one purpose in one round at most; the rest waits for the next round.
+const WRITES: usize = 10;
+/// An end that could not be settled is looked at again after this long…
+const RETRY: Duration = Duration::from_secs(30);
+/// …and given up after this.
+const GIVE_UP: Duration = Duration::from_mins(10);
+/// Older ends are remembered, but are no news: counters and Events would put them at a wrong time.
+const NEWS: Duration = Duration::from_hours(1);
+/// The level of a run that ended is seen for a little longer.
+const QUIET: Duration = Duration::from_mins(1);
+/// A record of a peak is written at most this often.
+const BETWEEN_RECORDS: Duration = Duration::from_mins(5);
+
+/// What the rounds of one process remember of this. All of it may be lost: profiles know what was counted.
+#[derive(Debug, Default)]
+pub struct Knowledge {
+    settled: HashSet<EndKey>,
+    waiting: HashMap<EndKey, (Stamp, Stamp)>,
+    governed: HashMap<(PodUid, String), Governed>,
+    windows: HashMap<(String, WorkloadUid), Running>,
+    misfits: HashSet<PodUid>,
+}
+
+/// A container that a policy governs.
+#[derive(Clone, Debug)]
+struct Governed {
+    policy: PolicyKey,
+    workload: Workload,
+    namespace: String,
+    horizon: Duration,
+    seen: Stamp,
+    /// What is known of it, and what its profile was told; `None` while nothing is.
+    is_high: Option<bool>,
+    told: Option<bool>,
+    /// It ended just now: until then its level is that of the run that ended.
+    quiet_until: Option<Stamp>,
+}
+
+/// The windows of a workload's containers.
+#[derive(Clone, Debug)]
+struct Running {
+    workload: Workload,
+    since: Stamp,
+    written: Option<Stamp>,
+    levels: HashMap<String, (Bytes, Bytes)>,
+}
+
+/// Takes stock after a round.
+pub async fn look(
+    ctx: &Context,
+    memory: &mut Memory,
+    recorder: &Recorder,
+    observed: &[Observed],
+    done: &[Done],
+    now: &Now,
+) {
+    follow(memory, observed, now.stamp);
+    raise(ctx, memory, now).await;
+    acted(ctx, memory, done, now).await;
+    ends(ctx, memory, recorder, observed, now).await;
+    peaks(ctx, memory, now).await;
+    misfits(ctx, memory, recorder, observed, now).await;
+}
+
+/// Notes who is governed, at which level and peak.
+fn follow(memory: &mut Memory, observed: &[Observed], now: Stamp) {
+    let knowledge = &mut memory.truth;
+    for one in observed {
+        let Ok(policy) = &one.policy else { continue };
+        let workloads: HashMap<&PodUid, &Workload> =
+            one.views.iter().map(|view| (&view.pod.uid, &view.workload)).collect();
+        for (observation, level) in &one.containers {
+            let Some(workload) = workloads.get(&observation.pod.uid) else { continue };
+            let key = (observation.pod.uid.clone(), observation.container.clone());
+            let known = knowledge.governed.entry(key).or_insert_with(|| Governed {
+                policy: one.key.clone(),
+                workload: (*workload).clone(),
+                namespace: observation.pod.namespace.clone(),
+                horizon: policy.prediction.horizon,
+                seen: now,
+                is_high: None,
+                told: None,
+                quiet_until: None,
+            });
+            (known.seen, known.horizon) = (now, policy.prediction.horizon);
+            known.policy.clone_from(&one.key);
+            known.workload.clone_from(workload);
+            if *level != Level::Unknown && known.quiet_until.is_none_or(|until| now >= until) {
+                known.is_high = Some(*level == Level::High);
+            }
+            let place = (observation.pod.namespace.clone(), workload.uid.clone());
+            let running = knowledge.windows.entry(place).or_insert_with(|| Running {
+                workload: (*workload).clone(),
+                since: now,
+                written: None,
+                levels: HashMap::new(),
+            });
+            let (highest, ever) = running.levels.entry(observation.container.clone()).or_default();
+            (*highest, *ever) = ((*highest).max(observation.used), (*ever).max(observation.peak));
+        }
+    }
+    knowledge.governed.retain(|_, governed| now.since(governed.seen) < NEWS);
+    knowledge.windows.retain(|_, running| !running.levels.is_empty() || now.since(running.since) < NEWS);
+}
+
+/// Writes down where a warning began or cleared: it must outlive this process.
+async fn raise(ctx: &Context, memory: &mut Memory, now: &Now) {
+    // That nothing is known to be wrong is no news. What an earlier leader raised and nobody raises again, the sweep clears.
+    let is_due =
+        |governed: &Governed| governed.is_high.is_some_and(|is_high| is_high != governed.told.unwrap_or(false));
+    let due = memory.truth.governed.iter().filter(|(_, governed)| is_due(governed)).take(WRITES);
+    let due: Vec<_> = due.map(|(key, governed)| (key.clone(), governed.clone())).collect();
+    for ((pod, container), governed) in due {
+        let is_high = governed.is_high == Some(true);
+        let what = if is_high { What::Raised(governed.horizon) } else { What::Cleared };
+        let event = Event { pod: pod.to_string(), container: container.clone(), at: now.stamp, what };
+        if score(ctx, &governed.namespace, &governed.workload, &event).await
+            && let Some(known) = memory.truth.governed.get_mut(&(pod, container))
+        {
+            known.told = Some(is_high);
+        }
+    }
+}
+
+/// Puts an event into the workload's profile, and counts what it decides. False where it has to be tried again.
+async fn score(ctx: &Context, namespace: &str, workload: &Workload, event: &Event) -> bool {
+    match profile::update(&ctx.act, namespace, workload, |status| profile::pass(status, event)).await {
+        Ok(judged) => {
+            ctx.metrics.judged(&judged.unwrap_or_default());
+            true
+        }
+        Err(error) => {
+            ctx.metrics.failed("truth", error.kind());
+            warn!(error = &error as &dyn std::error::Error, "warning not noted in its profile, trying again");
+            false
+        }
+    }
+}
+
+/// What we did to a pod tells a warning that was averted from a false one.
+async fn acted(ctx: &Context, memory: &Memory, done: &[Done], now: &Now) {
+    let real = |done: &&Done| !done.intent.dry_run && done.outcome.is_done();
+    for done in done.iter().filter(real) {
+        let what = What::Acted;
+        let event = Event { pod: done.intent.pod_uid.to_string(), container: String::new(), at: now.stamp, what };
+        let workload = Workload::from(&done.intent.workload);
+        let is_known = memory.truth.governed.keys().any(|(pod, _)| *pod == done.intent.pod_uid);
+        if is_known {
+            let _ = score(ctx, &done.intent.namespace, &workload, &event).await;
+        }
+    }
+}
+
+/// Settles the ends that are new.
+async fn ends(ctx: &Context, memory: &mut Memory, recorder: &Recorder, observed: &[Observed], now: &Now) {
+    let is_due = |ended: &Ended| {
+        let key = ended.key();
+        let waits = memory.truth.waiting.get(&key).is_some_and(|(_, last)| now.stamp.since(*last) < RETRY);
+        !memory.truth.settled.contains(&key) && !waits
+    };
+    let mut due = ctx.fleet().ended(is_due);
+    due.sort_by(|one, other| one.end.finished_at.cmp(&other.end.finished_at));
+    for ended in due.into_iter().take(WRITES) {
+        let key = ended.key();
+        let first = memory.truth.waiting.get(&key).map_or(now.stamp, |(first, _)| *first);
+        let is_last = now.stamp.since(first) >= GIVE_UP;
+        if settle(ctx, memory, recorder, observed, &ended, is_last, now).await || is_last {
+            memory.truth.waiting.remove(&key);
+            let (pod, container, _) = &key;
+            if let Some(governed) = memory.truth.governed.get_mut(&(pod.clone(), container.clone())) {
+                (governed.is_high, governed.told) = (None, None);
+                governed.quiet_until = Some(now.stamp + QUIET);
+            }
+            memory.truth.settled.insert(key);
+        } else {
+            memory.truth.waiting.insert(key, (first, now.stamp));
+        }
+    }
+    if memory.truth.settled.len() > 2 * 4096 {
+        // The fleet holds half as many: what it still tells is settled again, and known to the profiles.
+        memory.truth.settled.clear();
+    }
+}
+
+/// Settles one end; false where it has to be tried again.
+async fn settle(
+    ctx: &Context,
+    memory: &mut Memory,
+    recorder: &Recorder,
+    observed: &[Observed],
+    ended: &Ended,
+    is_last: bool,
+    now: &Now,
+) -> bool {
+    let key = (ended.pod.uid.clone(), ended.end.container.clone());
+    let governed = memory.truth.governed.get(&key).cloned();
+    let at = parse_rfc3339(&ended.end.finished_at).unwrap_or(now.stamp).min(now.stamp);
+    // An agent's word alone writes nothing into anybody's namespace. Of a pod that is gone the warning is still judged.
+    let confirmed = memory.confirmed(ctx, now, &ended.node, &ended.pod, RETRY).await;
+    if let Err(why) = &confirmed {
+        let is_gone = matches!(why, Hold::PodUnverified { .. });
+        if !is_gone {
+            return false;
+        }
+        if let Some(governed) = governed {
+            let event = event_of(ended, at, death::ended_by_itself(ended));
+            return score(ctx, &governed.namespace, &governed.workload, &event).await;
+        }
+        info!(pod = ended.pod.name, container = ended.end.container, %why, "end of a container not confirmed by the API");
+        return is_last;
+    }
+    let workload = match &governed {
+        Some(governed) => governed.workload.clone(),
+        None => match workload_of(ctx, memory, &ended.pod, is_last, now).await {
+            Some(workload) => workload,
+            None => return false,
+        },
+    };
+    let known = death::known(ctx, &ended.pod, &workload, &ended.end).await;
+    if known {
+        return true;
+    }
+    let found = death::of(ctx, ended).await;
+    if let Some(why) = found.unread {
+        ctx.metrics.failed("truth", why);
+    }
+    let is_news = now.stamp.since(at) < NEWS;
+    let policy = governed.as_ref().and_then(|governed| object(observed, &governed.policy));
+    let whom = Whom { pod: &ended.pod, node: &ended.node, workload: &workload, policy };
+    match &found.death {
+        Death::GpuOom(report) => {
+            let declared = ctx.fleet().declared(&ended.pod.uid);
+            let lesson = Lesson {
+                record: death::record(ended, report),
+                advice: death::advice(report, ended, declared.as_deref()),
+                is_scored: governed.is_some(),
+            };
+            let change = |status: &mut _| profile::learn(status, &lesson, now.stamp);
+            match profile::update(&ctx.act, &ended.pod.namespace, &workload, change).await {
+                Ok(None) => true,
+                Ok(Some(learned)) => {
+                    ctx.metrics.judged(&learned.judged);
+                    if is_news {
+                        ctx.metrics.oom(
+                            &ended.pod.uid,
+                            &ended.pod.namespace,
+                            &ended.pod.name,
+                            &ended.end.container,
+                            now.instant,
+                        );
+                        event::out_of_memory(recorder, &whom, &lesson, &learned).await;
+                    }
+                    info!(
+                        namespace = ended.pod.namespace,
+                        pod = ended.pod.name,
+                        container = ended.end.container,
+                        shape = report.shape,
+                        "GPU out-of-memory recorded"
+                    );
+                    true
+                }
+                Err(error) => {
+                    ctx.metrics.failed("truth", error.kind());
+                    warn!(error = &error as &dyn std::error::Error, "out-of-memory not recorded, trying again");
+                    false
+                }
+            }
+        }
+        Death::HostOomKilled | Death::Other => {
+            if found.death == Death::HostOomKilled && is_news {
+                event::host_out_of_memory(recorder, &whom, &ended.end.container).await;
+            }
+            let what = if found.death == Death::HostOomKilled { What::Died } else { death::ended_by_itself(ended) };
+            score(ctx, &ended.pod.namespace, &workload, &event_of(ended, at, what)).await
+        }
+    }
+}
+
+fn event_of(ended: &Ended, at: Stamp, what: What) -> Event {
+    Event { pod: ended.pod.uid.to_string(), container: ended.end.container.clone(), at, what }
+}
+
+fn object<'a>(observed: &'a [Observed], key: &PolicyKey) -> Option<&'a GpuMemoryPolicy> {
+    observed.iter().find(|one| one.key == *key).map(|one| &*one.object)
+}
+
+/// The workload that a pod belongs to: its top owner, or the pod itself. `None` while the owners cannot be read.
+async fn workload_of(
+    ctx: &Context,
+    memory: &mut Memory,
+    pod: &PodReport,
+    is_last: bool,
+    now: &Now,
+) -> Option<Workload> {
+    let chain = memory.chain(ctx, now, pod).await;
+    if chain.is_provisional() && !is_last {
+        return None;
+    }
+    Some(chain.top().cloned().unwrap_or_else(|| super::observe::pod_as_workload(pod)))
+}
+
+/// Writes peaks: when an hour is over, and when a record falls.
+async fn peaks(ctx: &Context, memory: &mut Memory, now: &Now) {
+    let mut writes = 0;
+    for ((namespace, _), running) in &mut memory.truth.windows {
+        let is_over = now.stamp.since(running.since) >= gpumem_engine::peaks::WINDOW;
+        let rests = running.written.is_some_and(|at| now.stamp.since(at) < BETWEEN_RECORDS);
+        // The first minutes are no window yet, but where a container stands already is worth remembering.
+        let is_young = running.written.is_none() && now.stamp.since(running.since) < BETWEEN_RECORDS;
+        if running.levels.is_empty() || (!is_over && (rests || is_young)) || writes >= WRITES {
+            continue;
+        }
+        writes += 1;
+        let seen: Vec<(&str, Window)> = running
+            .levels
+            .iter()
+            .map(|(container, (highest, ever))| {
+                (container.as_str(), Window { highest: *highest, ever: *ever, is_over })
+            })
+            .collect();
+        let change = |status: &mut _| profile::peak(status, &seen, now.stamp);
+        match profile::update(&ctx.act, namespace, &running.workload, change).await {
+            Ok(_) => running.written = Some(now.stamp),
+            Err(error) => {
+                ctx.metrics.failed("truth", error.kind());
+                warn!(error = &error as &dyn std::error::Error, "peaks not written, trying again");
+                running.written = Some(now.stamp);
+                continue;
+            }
+        }
+        if is_over {
+            running.since = now.stamp;
+            running.levels.clear();
+        }
+    }
+}
+
+/// Warns once of each pod whose declared job cannot fit its device.
+async fn misfits(ctx: &Context, memory: &mut Memory, recorder: &Recorder, observed: &[Observed], now: &Now) {
+    let declarations = ctx.fleet().declarations();
+    memory.truth.misfits.retain(|uid| declarations.iter().any(|(pod, ..)| pod.uid == *uid));
+    let cannot: Vec<_> = declarations
+        .into_iter()
+        .filter(|(pod, declaration, usable)| {
+            declaration.read.as_ref().is_ok_and(|declared| declared.cannot_fit(*usable))
+                && !memory.truth.misfits.contains(&pod.uid)
+        })
+        .take(WRITES)
+        .collect();
+    for (pod, declaration, usable) in cannot {
+        let Some(node) = ctx.fleet().node_of(&pod.uid) else { continue };
+        if memory.confirmed(ctx, now, &node, &pod, RETRY).await.is_err() {
+            continue;
+        }
+        let Some(workload) = workload_of(ctx, memory, &pod, true, now).await else { continue };
+        let governed = memory.truth.governed.iter().find(|((uid, _), _)| *uid == pod.uid);
+        let policy = governed.and_then(|(_, governed)| object(observed, &governed.policy));
+        let whom = Whom { pod: &pod, node: &node, workload: &workload, policy };
+        if let Ok(declared) = &declaration.read {
+            event::does_not_fit(recorder, &whom, declared, usable).await;
+        }
+        memory.truth.misfits.insert(pod.uid.clone());
+    }
+}

@@ -1,0 +1,35 @@
+//! Would the next pod fare any better? One that grows into the same wall as quickly is not restarted for ever.
+
+use std::time::Duration;
+
+use super::{Hold, LimitState, View};
+use crate::pacing::{DAY, Past, PastResult, Stamp};
+
+/// A restart that buys less than this is none that helps.
+const LEAST_GAIN: Duration = Duration::from_mins(30);
+
+/// The reason to leave the pod alone, if its replacement would run out just the same.
+///
+/// That is believed only where nothing can differ: the container is alone on its device, no limit holds, and the pod before
+/// it, whom an action ended within a day, had reached the same memory (to a tenth) after a similar time (to a half), both in
+/// less than [`LEAST_GAIN`]. On a shared device the replacement may find a freer one, and records that do not say how the
+/// earlier pod fared prove nothing.
+pub(super) fn would_not<'a>(
+    now: Stamp,
+    view: &View,
+    mut history: impl Iterator<Item = &'a Past>,
+    dry_run: bool,
+) -> Option<Hold> {
+    if view.shared || matches!(view.limit, LimitState::Holds { .. }) {
+        return None;
+    }
+    let before = history.find(|past| past.dry_run == dry_run && past.result == PastResult::Disrupted)?;
+    let of_another = before.pod.as_ref().is_some_and(|pod| *pod != view.pod.uid);
+    let (age, aged) = (view.age?, before.age?);
+    let (used, filled) = (view.used, before.used?);
+    let young = age < LEAST_GAIN && aged < LEAST_GAIN;
+    let as_quickly = 2 * age <= 3 * aged && 2 * aged <= 3 * age;
+    let as_much = used.0.abs_diff(filled.0) <= filled.0 / 10;
+    let same = of_another && now.since(before.at) < DAY && young && as_quickly && as_much;
+    same.then_some(Hold::WouldNotDiffer { used: filled })
+}

@@ -1,0 +1,2 @@
+"""Stands for TensorFlow: its eager context."""
+from .python.eager import context
