@@ -67,6 +67,7 @@ impl Agent {
             interval_ms: 1000,
             simulated: true,
             nvml: NvmlState::Up { driver: "580".into() },
+            hooks: Vec::new(),
             devices: vec![DeviceReport {
                 device,
                 index: 0,
