@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use gpumem_engine::decision::Act;
 use gpumem_engine::pacing::Stamp;
+use gpumem_engine::quantity::Bytes;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
@@ -137,6 +138,10 @@ pub struct Order<'a> {
     pub act: &'a Act,
     /// The lever of the workload, where the action needs one.
     pub lever: Option<Lever>,
+    /// Memory of the container.
+    pub used: Option<Bytes>,
+    /// How long it has run.
+    pub age: Option<Duration>,
     /// See [`Intent::settle_seconds`].
     pub settle_seconds: u64,
     /// The administrator's limits that the decision was made under.
@@ -145,7 +150,7 @@ pub struct Order<'a> {
 
 /// Records the intent to act, if the ledger is still the one that was read, and nothing in it is open.
 pub async fn record(ctx: &Context, ledger: Ledger, order: Order<'_>, now: &Now) -> Result<RecordedIntent, Error> {
-    let Order { policy, policy_generation, act, lever, settle_seconds, limits } = order;
+    let Order { policy, policy_generation, act, lever, used, age, settle_seconds, limits } = order;
     let created = now.later();
     let intent = Intent {
         id: id(created, act),
@@ -160,6 +165,8 @@ pub async fn record(ctx: &Context, ledger: Ledger, order: Order<'_>, now: &Now) 
         action: Action::of(&act.step),
         lever,
         blast: act.blast,
+        used: used.map(|used| used.0),
+        age_seconds: age.map(|age| age.as_secs()),
         reason: super::report::shorten(&act.reason, 300),
         holder: ctx.identity.clone(),
         created: rfc3339(created),

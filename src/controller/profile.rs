@@ -5,10 +5,13 @@
 //! another workload. Profiles go some days after their workload ([`expiry`]) and with the chart's clean-up; deleting one
 //! makes the controller forget.
 
+use std::time::Duration;
+
 use gpumem_engine::decision::Workload;
 use gpumem_engine::identity::PodUid;
 use gpumem_engine::pacing::{History, Past, PastResult, Stamp, WorkloadUid};
 use gpumem_engine::policy::Disruption;
+use gpumem_engine::quantity::Bytes;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
@@ -183,7 +186,9 @@ fn history(status: &GpuMemoryProfileStatus) -> History {
             let at = parse_rfc3339(&record.time).unwrap_or(Stamp(i64::MAX / 2));
             let pod = Some(PodUid(record.pod_uid.clone()));
             let step = Outcome::past_step(record.action, &record.outcome);
-            Past { pod, step, ..Past::new(at, record.dry_run, result(record)) }
+            let used = record.used_bytes.and_then(|used| u64::try_from(used).ok()).map(Bytes);
+            let age = record.age_seconds.and_then(|age| u64::try_from(age).ok()).map(Duration::from_secs);
+            Past { pod, step, used, age, ..Past::new(at, record.dry_run, result(record)) }
         })
         .collect();
     past.reverse();
@@ -229,6 +234,8 @@ mod tests {
             outcome: outcome.into(),
             message: String::new(),
             dry_run: false,
+            used_bytes: None,
+            age_seconds: None,
         }
     }
 

@@ -23,8 +23,8 @@ pub async fn request(ctx: &Context, intent: &Intent, seen: &Seen) -> Outcome {
 
 /// Removes the request. What the application answered is its own, and stays.
 pub async fn take_back(ctx: &Context, intent: &Intent, seen: &Seen) -> Outcome {
-    // Never written, or removed by somebody: there is nothing left to remove.
-    if intent.dry_run || seen.nothing_to_do() {
+    // Removed by somebody: there is nothing left to remove.
+    if seen.nothing_to_do() {
         return Outcome::TakenBack;
     }
     let annotations = json!({ANNOTATION_CHECKPOINT_REQUEST: null, ANNOTATION_CHECKPOINT_DEADLINE: null});

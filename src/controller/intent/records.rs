@@ -42,6 +42,12 @@ pub struct Intent {
     /// Pods that stop by it.
     #[serde(default = "one_pod")]
     pub blast: u32,
+    /// Memory of the container when it was decided, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<u64>,
+    /// How long the container had run by then, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_seconds: Option<u64>,
     /// Why.
     pub reason: String,
     /// Who recorded it.
@@ -218,8 +224,6 @@ pub struct LedgerRequest {
     pub device: DeviceKey,
     /// Until when it waits, RFC 3339.
     pub deadline: String,
-    /// Whether it was only tried: the pod knows nothing of it.
-    pub dry_run: bool,
 }
 
 impl LedgerRequest {
@@ -236,7 +240,6 @@ impl LedgerRequest {
             container: intent.container.clone(),
             device: intent.device.clone(),
             deadline: rfc3339(intent.answer_by()?),
-            dry_run: intent.dry_run,
         })
     }
 

@@ -18,9 +18,8 @@ pub async fn state(
     request: &LedgerRequest,
     seen: &Observation,
 ) -> CheckpointState {
-    // Of a dry run the pod knows nothing, and what cannot be read is no answer.
-    let facts =
-        if request.dry_run { None } else { memory.confirmed(ctx, now, &seen.node, &seen.pod, DECIDE_AGE).await.ok() };
+    // What cannot be read is no answer.
+    let facts = memory.confirmed(ctx, now, &seen.node, &seen.pod, DECIDE_AGE).await.ok();
     answered(request, facts.and_then(|facts| facts.checkpoint_done).as_deref())
 }
 

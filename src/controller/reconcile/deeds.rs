@@ -6,6 +6,7 @@ use std::time::Duration;
 use gpumem_engine::decision::{Act, Decision, Step, Workload};
 use gpumem_engine::pacing::{Deeds, Stamp};
 use gpumem_engine::policy::{Disruption, Mode, PolicyKey};
+use gpumem_engine::quantity::Bytes;
 use tracing::{info, warn};
 
 use super::stock::Stock;
@@ -38,7 +39,8 @@ pub struct Done {
 impl Done {
     /// As status and profile keep it.
     pub fn record(&self) -> ActionRecord {
-        let Intent { id, container, device, reason, .. } = &self.intent;
+        let Intent { id, container, device, reason, used, age_seconds, .. } = &self.intent;
+        let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         let message =
             format!("container {container} on {device}: {reason}; {}", self.outcome.explain(&self.intent.action));
         ActionRecord {
@@ -51,6 +53,8 @@ impl Done {
             outcome: self.outcome.name().to_owned(),
             message: shorten(&message, 500),
             dry_run: self.intent.dry_run,
+            used_bytes: used.map(count),
+            age_seconds: age_seconds.map(count),
         }
     }
 }
@@ -138,6 +142,10 @@ pub struct Task<'a> {
     pub act: &'a Act,
     /// The lever of the workload, where the action needs one.
     pub lever: Option<Lever>,
+    /// Memory of the container.
+    pub used: Option<Bytes>,
+    /// How long it has run.
+    pub age: Option<Duration>,
 }
 
 impl<'a> Task<'a> {
@@ -149,7 +157,10 @@ impl<'a> Task<'a> {
             Step::Scale { .. } => one.levers.get(&act.pod.uid)?.scale.clone().ok().map(Lever::Scale),
             _ => suspension(stock, act),
         };
+        let view = one.views.iter().find(|view| view.pod.uid == act.pod.uid);
         Some(Self {
+            used: view.map(|view| view.used),
+            age: view.and_then(|view| view.age),
             policy: one.key.clone(),
             generation: one.object.metadata.generation.unwrap_or_default(),
             mode: policy.mode,
@@ -163,7 +174,16 @@ impl<'a> Task<'a> {
     fn orphaned(policy: &PolicyKey, stock: &Stock, act: &'a Act) -> Self {
         let policy = policy.clone();
         let mode = if act.dry_run { Mode::DryRun } else { Mode::Enforce };
-        Self { policy, generation: 0, mode, disruption: None, act, lever: suspension(stock, act) }
+        Self {
+            policy,
+            generation: 0,
+            mode,
+            disruption: None,
+            act,
+            lever: suspension(stock, act),
+            used: None,
+            age: None,
+        }
     }
 }
 
@@ -212,12 +232,14 @@ pub async fn carry_out(
 
 /// Records, acts and writes down what came of it.
 pub async fn perform(ctx: &Context, ledger: Ledger, limits: Limits, task: Task<'_>, now: &Now) -> Option<Done> {
-    let Task { policy, generation, mode, disruption, act, lever } = task;
+    let Task { policy, generation, mode, disruption, act, lever, used, age } = task;
     let order = Order {
         policy: PolicyRef::from(&policy),
         policy_generation: generation,
         act,
         lever,
+        used,
+        age,
         settle_seconds: disruption.map_or(0, |disruption| disruption.settle().as_secs()),
         limits,
     };
@@ -251,6 +273,8 @@ async fn conclude(ctx: &Context, intent: Intent, outcome: Outcome, disruption: O
     }
     let closing = match &intent.action {
         _ if !outcome.is_done() => Closing::Nothing,
+        // Of one that was only tried the pod knows nothing, so nothing stands.
+        Action::RequestCheckpoint { .. } if intent.dry_run => Closing::Nothing,
         Action::RequestCheckpoint { .. } => Closing::Requested,
         Action::WithdrawCheckpoint { id } => Closing::TakenBack { id: id.clone() },
         Action::ResumeWorkload => Closing::Resumed,

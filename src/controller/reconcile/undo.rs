@@ -74,10 +74,9 @@ fn nobodys(policy: &PolicyRef) -> Option<Policy> {
 /// checkpoints, or no longer governs the pod. A pod that no agent reports for a while is no such case: missing data undoes
 /// nothing.
 fn is_orphan(request: &LedgerRequest, observed: &[Observed]) -> bool {
-    let needed = if request.dry_run { Mode::DryRun } else { Mode::Enforce };
     let key = request.policy.key();
     let policy = observed.iter().find(|one| one.key == key).and_then(|one| one.policy.as_ref().ok());
-    let stands = policy.is_some_and(|policy| policy.mode >= needed && policy.actions.checkpoint.is_some());
+    let stands = policy.is_some_and(|policy| policy.mode == Mode::Enforce && policy.actions.checkpoint.is_some());
     let taken_over =
         observed.iter().any(|one| one.key != key && one.views.iter().any(|view| view.pod.uid == request.pod_uid));
     !stands || taken_over
@@ -97,7 +96,7 @@ fn take_back(request: &LedgerRequest) -> Act {
         device: request.device.clone(),
         expected_in: None,
         reason: "the policy it was made for is gone, or no longer asks for it".to_owned(),
-        dry_run: request.dry_run,
+        dry_run: false,
         fresh_until: Stamp(i64::MAX),
         blast: 0,
         passed: Vec::new(),

@@ -3,6 +3,7 @@
 
 mod answers;
 mod crashes;
+mod ladder;
 mod lasting;
 mod limits;
 
@@ -224,6 +225,8 @@ impl Controller {
             disruption: None,
             act: &act,
             lever,
+            used: None,
+            age: None,
         };
         perform(&self.ctx, stock.ledger.ok()?, stock.limits.unwrap_or_default(), task, &now).await
     }
