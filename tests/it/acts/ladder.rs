@@ -110,6 +110,17 @@ async fn a_dry_run_of_the_ladder_asks_and_evicts_nobody() {
     assert!(actions.iter().all(|(_, dry_run)| *dry_run) && actions.len() == 2, "{actions:?}");
 }
 
+/// The same, but more replicas are to help.
+fn scaling(max: u32) -> Cluster {
+    let cluster = asking(&json!({}));
+    let served = ["deployments", "deployments/scale"].map(str::to_owned).to_vec();
+    cluster.world().served.insert("apps/v1".to_owned(), served);
+    cluster.edit_policy("p", |spec| {
+        spec["actions"] = json!([{"type": "Scale", "scale": {"via": "Replicas", "maxReplicas": max}}]);
+    });
+    cluster
+}
+
 /// A Job of two whose first pod is at risk, under a policy that suspends.
 fn job() -> Cluster {
     let mut cluster = Cluster::new();
@@ -158,10 +169,7 @@ async fn a_gang_that_is_larger_than_the_budget_is_not_suspended() {
 
 #[tokio::test]
 async fn replicas_that_another_manager_owns_are_asked_for_once_and_never_forced() {
-    let mut cluster = asking(&json!({}));
-    cluster.edit_policy("p", |spec| {
-        spec["actions"] = json!([{"type": "Scale", "scale": {"via": "Replicas", "maxReplicas": 5}}]);
-    });
+    let mut cluster = scaling(5);
     cluster.world().replicas_owner = Some("argocd-controller".to_owned());
     Controller::start(&cluster, "c1").rounds(&mut cluster, 8).await;
     assert_eq!(cluster.world().requests(&http::Method::PATCH, "/scale").len(), 1);
@@ -171,10 +179,7 @@ async fn replicas_that_another_manager_owns_are_asked_for_once_and_never_forced(
 
 #[tokio::test]
 async fn more_replicas_are_asked_for_by_the_scale_subresource() {
-    let mut cluster = asking(&json!({}));
-    cluster.edit_policy("p", |spec| {
-        spec["actions"] = json!([{"type": "Scale", "scale": {"via": "Replicas", "maxReplicas": 3}}]);
-    });
+    let mut cluster = scaling(3);
     Controller::start(&cluster, "c1").rounds(&mut cluster, 30).await;
     assert_eq!(cluster.world().get("apps", "deployments", "ml", "train").unwrap()["spec"]["replicas"], 3);
     assert_eq!(cluster.world().requests(&http::Method::PATCH, "/scale").len(), 1, "and then it is waited for");
