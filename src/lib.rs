@@ -39,6 +39,8 @@
 //!    delay.
 //! 6. No wall clock decides anything about memory: moments are the node's monotonic clock, and ages travel with them.
 //! 7. Agent and controller never meet in code (`tests/it/tidy.rs`).
+//! 8. Nothing is set on a node before its `GpuMemoryNode` records it, and nothing else is ever cleared
+//!    (`tests/it/limits_agent.rs`).
 
 pub mod api;
 

@@ -2,6 +2,7 @@
 import atexit
 import json
 import os
+import signal
 import stat
 import tempfile
 import threading
@@ -39,15 +40,17 @@ class Publisher:
         atexit.register(self.stop)
 
     def stop(self):
+        if self.pid != os.getpid():
+            return  # a forked child: the thread is not there, and its locks may be held for ever
         self.stopped.set()
-        if self.pid == os.getpid() and threading.current_thread() is not self.thread:
-            self.thread.join(LAST_LOOK_SECONDS)
-            self.files.remove("%d.json" % self.pid)
+        self.thread.join(LAST_LOOK_SECONDS)
+        self.files.remove("%d.json" % self.pid)
 
     def failed(self):
         self.failures += 1
 
     def _run(self):
+        _deaf()
         while not self.stopped.wait(INTERVAL_SECONDS):
             begin = time.thread_time()
             try:
@@ -125,12 +128,21 @@ class Beacons:
 class _Beacon:
     def __init__(self):
         self.end = threading.Event()
-        self.thread = threading.Thread(target=self.end.wait, name="gpumem-beacon", daemon=True)
+        self.thread = threading.Thread(target=self._idle, name="gpumem-beacon", daemon=True)
         self.thread.start()
+
+    def _idle(self):
+        _deaf()
+        self.end.wait()
 
     def rename(self, name):
         with open("/proc/self/task/%d/comm" % self.thread.native_id, "w") as comm:
             comm.write(name)
+
+
+def _deaf():
+    """Signals are for the program's own threads: one that arrived here would not wake a main thread that waits."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 
 def _by_device(figures):

@@ -1,21 +1,21 @@
-//! `/metrics`: a collector over the newest snapshot, so no gauge outlives its pod, and the agent's own counters.
+//! `/metrics`: the newest snapshot as text, so no gauge outlives its pod, and the agent's own counters.
 //!
-//! A value that is not known is absent; it is never 0. Label values are escaped by the encoder.
+//! A value that is not known is absent; it is never 0. Gauges are written as text line by line: the registry's model of the
+//! same takes a dozen allocations for each line, and that was most of the time of a scrape.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::fmt::Write;
 use std::sync::Arc;
 
 use gpumem_engine::identity::DeviceKey;
 use gpumem_engine::quantity::{Bytes, Moment};
 use gpumem_engine::sample::QueryFailure;
 use gpumem_engine::usage::{Attribution, AttributionGap};
-use prometheus::core::{Collector, Desc};
-use prometheus::proto::{Gauge, LabelPair, Metric, MetricFamily, MetricType};
-use prometheus::{Encoder, Histogram, HistogramOpts, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 use tokio::sync::watch;
 
 use crate::agent::owners;
-use crate::agent::snapshot::{DeviceView, HookView, Snapshot};
+use crate::agent::snapshot::{ContainerView, DeviceView, HookView, Snapshot};
 use crate::api::names::metric;
 use crate::api::usage::NvmlState;
 
@@ -37,7 +37,7 @@ pub const BUILD_INFO: &str = "gpumem_agent_build_info";
 /// Name, help and place of a gauge that is read from the snapshot.
 type Declared = (&'static str, &'static str);
 
-const GAUGES: [Declared; 16] = [
+const GAUGES: [Declared; 17] = [
     (metric::DEVICE_TOTAL, "All memory of the device. A MIG slice is a device of its own and carries gpu_instance_id."),
     (
         metric::DEVICE_USED,
@@ -68,6 +68,10 @@ const GAUGES: [Declared; 16] = [
     (
         metric::CONTAINER_PEAK,
         "Highest GPU memory of the container's current instance on this device since the agent first saw it.",
+    ),
+    (
+        metric::CONTAINER_LIMIT,
+        "GPU memory that the container may hold on this device, as it was read back from what enforces it. Its next allocation beyond it fails with out of memory. Absent where nothing limits it.",
     ),
     (
         metric::CONTAINER_ALLOCATED,
@@ -102,6 +106,7 @@ enum Place {
     Attribution,
     ContainerUsed,
     ContainerPeak,
+    ContainerLimit,
     ContainerAllocated,
     ContainerCached,
     NvmlUp,
@@ -122,16 +127,12 @@ pub struct SelfMetrics {
     pub sample_duration: Histogram,
 }
 
-/// The registry behind `/metrics`.
+/// What `/metrics` is written from.
 pub struct Exporter {
     registry: Registry,
-}
-
-struct SnapshotCollector {
     node: String,
     snapshot: watch::Receiver<Arc<Snapshot>>,
     now: fn() -> Moment,
-    descriptions: Vec<Desc>,
 }
 
 // === impl SelfMetrics ===
@@ -205,149 +206,176 @@ impl Exporter {
         registry.register(Box::new(metrics.dropped.clone()))?;
         registry.register(Box::new(metrics.pod_watch_up.clone()))?;
         registry.register(Box::new(metrics.sample_duration.clone()))?;
-        let descriptions = GAUGES
-            .iter()
-            .map(|(name, help)| Desc::new((*name).to_owned(), (*help).to_owned(), Vec::new(), HashMap::new()))
-            .collect::<Result<_, _>>()?;
-        registry.register(Box::new(SnapshotCollector { node, snapshot, now, descriptions }))?;
-        Ok(Self { registry })
+        Ok(Self { registry, node, snapshot, now })
     }
 
-    /// The text of `/metrics`.
+    /// The text of `/metrics`, families in the order of their names.
     pub fn render(&self) -> Result<Vec<u8>, prometheus::Error> {
-        let mut text = Vec::with_capacity(16 * 1024);
-        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        let mut families = self.gauges();
+        let encoder = TextEncoder::new();
+        for family in self.registry.gather() {
+            let mut text = String::new();
+            let name = family.name().to_owned();
+            encoder.encode_utf8(&[family], &mut text)?;
+            families.push((name.into(), text));
+        }
+        families.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        let mut text = Vec::with_capacity(families.iter().map(|(_, text)| text.len()).sum());
+        for (_, family) in families {
+            text.extend_from_slice(family.as_bytes());
+        }
         Ok(text)
     }
-}
 
-// === impl SnapshotCollector ===
-
-impl Collector for SnapshotCollector {
-    fn desc(&self) -> Vec<&Desc> {
-        self.descriptions.iter().collect()
-    }
-
-    fn collect(&self) -> Vec<MetricFamily> {
+    /// Name and text of every family that is read from the snapshot.
+    fn gauges(&self) -> Vec<(Cow<'static, str>, String)> {
         let snapshot = Arc::clone(&self.snapshot.borrow());
-        let mut families = Families { node: &self.node, metrics: Default::default() };
+        let mut families = Families { node: &self.node, lines: Default::default() };
         families.node(&snapshot, (self.now)());
-        for device in &snapshot.devices {
+        // In the order of the label values, as Prometheus' own libraries write.
+        let mut devices: Vec<(String, &DeviceView)> =
+            snapshot.devices.iter().map(|device| (device.index.to_string(), device)).collect();
+        devices.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        for (_, device) in devices {
             families.device(device, &snapshot);
         }
-        for hook in &snapshot.hooks {
+        families.limits(&snapshot);
+        let mut hooks: Vec<&HookView> = snapshot.hooks.iter().collect();
+        hooks.sort_by_key(|hook| {
+            let report = &hook.pod.report;
+            (hook.index.to_string(), report.namespace.clone(), report.name.clone(), hook.container.clone())
+        });
+        for hook in hooks {
             families.hook(hook);
         }
         families.finish()
     }
 }
 
+/// The lines of each gauge, gathered while walking the snapshot.
 struct Families<'a> {
     node: &'a str,
-    metrics: [Vec<Metric>; GAUGES.len()],
+    lines: [String; GAUGES.len()],
 }
+
+/// Labels as they stand between the braces.
+#[derive(Clone, Default)]
+struct Labels(String);
 
 // === impl Families ===
 
 impl Families<'_> {
     fn node(&mut self, snapshot: &Snapshot, now: Moment) {
-        let node = vec![label("node", self.node)];
+        let node = Labels::default().with("node", self.node);
         let is_up = matches!(snapshot.nvml, NvmlState::Up { .. });
-        let mut up = node.clone();
-        up.push(label("reason", snapshot.reason));
-        self.push(Place::NvmlUp, up, f64::from(u8::from(is_up)));
-        let mut build = node.clone();
-        build.push(label("version", env!("CARGO_PKG_VERSION")));
-        self.push(Place::BuildInfo, build, 1.0);
-        self.push(Place::Simulated, node.clone(), f64::from(u8::from(snapshot.simulated)));
+        self.push(Place::NvmlUp, &node.clone().with("reason", snapshot.reason), f64::from(u8::from(is_up)));
+        self.push(Place::BuildInfo, &node.clone().with("version", env!("CARGO_PKG_VERSION")), 1.0);
+        self.push(Place::Simulated, &node, f64::from(u8::from(snapshot.simulated)));
         if let Some(at) = snapshot.at {
-            self.push(Place::SampleAge, node, now.secs_since(at));
+            self.push(Place::SampleAge, &node, now.secs_since(at));
         }
     }
 
     fn device(&mut self, device: &DeviceView, snapshot: &Snapshot) {
         let labels = device_labels(self.node, device.index, &device.key);
-        self.push(Place::Up, labels.clone(), f64::from(u8::from(device.failure.is_none())));
+        self.push(Place::Up, &labels, f64::from(u8::from(device.failure.is_none())));
         let (is_complete, reason) = attribution(device.attribution);
-        let mut attribution = labels.clone();
-        attribution.push(label("reason", reason));
-        self.push(Place::Attribution, attribution, f64::from(u8::from(is_complete)));
-        let mut info = labels.clone();
-        info.push(label("model", &device.model));
-        info.push(label("driver", if let NvmlState::Up { driver } = &snapshot.nvml { driver } else { "" }));
-        self.push(Place::Info, info, 1.0);
+        self.push(Place::Attribution, &labels.clone().with("reason", reason), f64::from(u8::from(is_complete)));
+        let driver = if let NvmlState::Up { driver } = &snapshot.nvml { driver } else { "" };
+        self.push(Place::Info, &labels.clone().with("model", &device.model).with("driver", driver), 1.0);
         if let Some(memory) = device.memory {
-            self.push(Place::Total, labels.clone(), memory.total.as_f64());
-            self.push(Place::Used, labels.clone(), memory.used.as_f64());
-            self.push(Place::Free, labels.clone(), memory.free.as_f64());
+            self.push(Place::Total, &labels, memory.total.as_f64());
+            self.push(Place::Used, &labels, memory.used.as_f64());
+            self.push(Place::Free, &labels, memory.free.as_f64());
             self.bytes(Place::Reserved, &labels, memory.reserved);
         }
         self.bytes(Place::Unattributed, &labels, device.unattributed);
-        for container in &device.containers {
-            let mut labels = labels.clone();
-            labels.push(label("namespace", &container.namespace));
-            labels.push(label("pod", &container.pod));
-            labels.push(label("container", &container.container));
-            self.push(Place::ContainerPeak, labels.clone(), container.peak.as_f64());
-            self.push(Place::ContainerUsed, labels, container.used.as_f64());
+        let mut containers: Vec<&ContainerView> = device.containers.iter().collect();
+        containers.sort_unstable_by_key(|view| (&view.namespace, &view.pod, &view.container));
+        for container in containers {
+            let labels = labels
+                .clone()
+                .with("namespace", &container.namespace)
+                .with("pod", &container.pod)
+                .with("container", &container.container);
+            self.push(Place::ContainerPeak, &labels, container.peak.as_f64());
+            self.push(Place::ContainerUsed, &labels, container.used.as_f64());
+        }
+    }
+
+    fn limits(&mut self, snapshot: &Snapshot) {
+        for limit in &snapshot.limits {
+            let Some(device) = snapshot.devices.iter().find(|device| device.key == limit.device) else { continue };
+            let labels = device_labels(self.node, device.index, &device.key)
+                .with("namespace", &limit.namespace)
+                .with("pod", &limit.pod)
+                .with("container", &limit.container);
+            self.push(Place::ContainerLimit, &labels, limit.limit.as_f64());
         }
     }
 
     fn hook(&mut self, hook: &HookView) {
-        let mut labels = device_labels(self.node, hook.index, &hook.device);
-        labels.push(label("namespace", &hook.pod.report.namespace));
-        labels.push(label("pod", &hook.pod.report.name));
-        labels.push(label("container", &hook.container));
+        let labels = device_labels(self.node, hook.index, &hook.device)
+            .with("namespace", &hook.pod.report.namespace)
+            .with("pod", &hook.pod.report.name)
+            .with("container", &hook.container);
         self.bytes(Place::ContainerAllocated, &labels, hook.figures.allocated);
         self.bytes(Place::ContainerCached, &labels, hook.figures.reserved);
     }
 
-    fn bytes(&mut self, place: Place, labels: &[LabelPair], bytes: Option<Bytes>) {
+    fn bytes(&mut self, place: Place, labels: &Labels, bytes: Option<Bytes>) {
         if let Some(bytes) = bytes {
-            self.push(place, labels.to_vec(), bytes.as_f64());
+            self.push(place, labels, bytes.as_f64());
         }
     }
 
-    fn push(&mut self, place: Place, labels: Vec<LabelPair>, value: f64) {
-        let mut gauge = Gauge::default();
-        gauge.set_value(value);
-        let mut metric = Metric::from_label(labels);
-        metric.set_gauge(gauge);
-        if let Some(metrics) = self.metrics.get_mut(place as usize) {
-            metrics.push(metric);
-        }
+    fn push(&mut self, place: Place, Labels(labels): &Labels, value: f64) {
+        let (name, _) = GAUGES[place as usize];
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.lines[place as usize], "{name}{{{labels}}} {value}");
     }
 
-    fn finish(self) -> Vec<MetricFamily> {
-        let filled = GAUGES.iter().zip(self.metrics).filter(|(_, metrics)| !metrics.is_empty());
+    fn finish(self) -> Vec<(Cow<'static, str>, String)> {
+        let filled = GAUGES.iter().zip(self.lines).filter(|(_, lines)| !lines.is_empty());
         filled
-            .map(|((name, help), metrics)| {
-                let mut family = MetricFamily::default();
-                family.set_name((*name).to_owned());
-                family.set_help((*help).to_owned());
-                family.set_field_type(MetricType::GAUGE);
-                family.set_metric(metrics);
-                family
+            .map(|((name, help), lines)| {
+                (Cow::Borrowed(*name), format!("# HELP {name} {help}\n# TYPE {name} gauge\n{lines}"))
             })
             .collect()
     }
 }
 
-fn device_labels(node: &str, index: u32, key: &DeviceKey) -> Vec<LabelPair> {
-    let instance = key.mig.map(|mig| mig.gpu_instance.to_string()).unwrap_or_default();
-    let mut labels = Vec::with_capacity(7);
-    labels.push(label("node", node));
-    labels.push(label("gpu", &index.to_string()));
-    labels.push(label("uuid", key.gpu.as_str()));
-    labels.push(label("gpu_instance_id", &instance));
-    labels
+// === impl Labels ===
+
+impl Labels {
+    /// One label more, its value escaped as Prometheus' text format asks.
+    fn with(mut self, name: &str, value: &str) -> Self {
+        let Self(text) = &mut self;
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.push_str(name);
+        text.push_str("=\"");
+        for part in value.split_inclusive(['\\', '"', '\n']) {
+            match part.char_indices().next_back() {
+                Some((at, '\\')) => text.extend([&part[..at], "\\\\"]),
+                Some((at, '"')) => text.extend([&part[..at], "\\\""]),
+                Some((at, '\n')) => text.extend([&part[..at], "\\n"]),
+                _ => text.push_str(part),
+            }
+        }
+        text.push('"');
+        self
+    }
 }
 
-fn label(name: &str, value: &str) -> LabelPair {
-    let mut label = LabelPair::default();
-    label.set_name(name.to_owned());
-    label.set_value(value.to_owned());
-    label
+fn device_labels(node: &str, index: u32, key: &DeviceKey) -> Labels {
+    let instance = key.mig.map(|mig| mig.gpu_instance.to_string()).unwrap_or_default();
+    Labels::default()
+        .with("node", node)
+        .with("gpu", &index.to_string())
+        .with("uuid", key.gpu.as_str())
+        .with("gpu_instance_id", &instance)
 }
 
 fn attribution(attribution: Attribution) -> (bool, &'static str) {

@@ -55,6 +55,10 @@ pub mod certificates;
 
 pub mod footprint;
 
+pub mod limits;
+
+pub mod suspend;
+
 /// The sampler gets this long to shut the driver down; a hung one is left behind.
 const STOP_DEADLINE: Duration = Duration::from_secs(2);
 /// Names are resolved on threads of their own, if at all: two small ones do.
@@ -120,6 +124,9 @@ pub struct Args {
     /// the kubelet starts a new container with fresh device nodes.
     #[arg(long)]
     pub exit_on_refused_access: bool,
+    /// What may be made to hold on this node.
+    #[command(flatten)]
+    pub hold: limits::Args,
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -258,6 +265,7 @@ pub async fn run(args: Args, shutdown: impl Future<Output = ()>) -> Result<(), E
         footprint::stay_small().await;
         "footprint"
     });
+    let keepers = start_keepers(&args, &shared, &mut tasks)?;
     let (stop, mut sampler) = start_sampler(&args, Arc::clone(&shared))?;
 
     tokio::pin!(shutdown);
@@ -269,6 +277,7 @@ pub async fn run(args: Args, shutdown: impl Future<Output = ()>) -> Result<(), E
     info!("ending");
     tasks.abort_all();
     drop(stop);
+    keepers.end().await;
     if tokio::time::timeout(STOP_DEADLINE, sampler).await.is_err() {
         warn!("the driver hangs and is left as it is");
     }
@@ -299,6 +308,38 @@ fn start_sampler(args: &Args, shared: Arc<Shared>) -> Result<(Stop, oneshot::Rec
         })
         .map_err(start)?;
     Ok((stop, ended))
+}
+
+/// Starts what holds containers to limits, where the flags ask for it.
+fn start_keepers(
+    args: &Args,
+    shared: &Arc<Shared>,
+    tasks: &mut JoinSet<&'static str>,
+) -> Result<limits::Keepers, Error> {
+    let mut keepers = limits::Keepers::default();
+    if !args.hold.limits && !args.hold.suspend {
+        return Ok(keepers);
+    }
+    let settings = limits::Settings {
+        interval: args.interval,
+        libraries: nvml::search_list(args.nvml_library.as_deref()),
+        cuda: suspend::search_list(args.hold.cuda_library.as_deref()),
+        cgroup_root: args.hold.cgroup_root.clone(),
+        boot: boot_id(),
+    };
+    let start = |source| Error::Start { what: "the keeper of limits", source };
+    if args.hold.limits {
+        keepers.start("limits", &shared.limits, &settings, limits::run, STOP_DEADLINE).map_err(start)?;
+    }
+    if args.hold.suspend {
+        keepers.start("suspend", &shared.limits, &settings, suspend::run, limits::LET_GO).map_err(start)?;
+    }
+    let watched = limits::watch::watch(args.node_name.clone(), Arc::clone(&shared.limits));
+    tasks.spawn(async move {
+        watched.await;
+        "watch of the node's limits"
+    });
+    Ok(keepers)
 }
 
 async fn listen(address: SocketAddr) -> Result<TcpListener, Error> {
@@ -344,7 +385,7 @@ fn private(request: &Request<Incoming>, shared: &Shared, origin: &Origin) -> Ans
         Err(error) => return http::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
     };
     let snapshot = Arc::clone(&shared.snapshot.borrow());
-    match usage::answer(origin, &snapshot, &shared.history(), since, clock::monotonic()) {
+    match usage::answer(origin, &snapshot, &shared.history(), since, clock::monotonic(), shared.limits.reports()) {
         Ok(body) => http::json(StatusCode::OK, body),
         Err(error) => http::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }

@@ -332,7 +332,9 @@ fn ends(status: ContainerStatus) -> impl Iterator<Item = EndReport> {
                 exit_code: end.exit_code,
                 reason: short(end.reason),
                 finished_at,
-                message: last(&end.message.unwrap_or_default(), MAX_END_MESSAGE).to_owned(),
+                // Nobody asks what a container said that ended well.
+                message: last(&end.message.filter(|_| end.exit_code != 0).unwrap_or_default(), MAX_END_MESSAGE)
+                    .to_owned(),
                 is_current,
             })
         },

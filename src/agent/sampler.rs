@@ -23,7 +23,7 @@ use crate::agent::nvml::{self, Driver, Identity, Observer};
 use crate::agent::owners::Processes;
 use crate::agent::pods::SharedPods;
 use crate::agent::snapshot::{Pulse, Snapshot};
-use crate::agent::{DeviceAccess, clock};
+use crate::agent::{DeviceAccess, clock, limits};
 use crate::api::usage::NvmlState;
 
 /// Opening the driver again starts with this pause and doubles it.
@@ -69,6 +69,8 @@ pub struct Shared {
     pub pods: SharedPods,
     /// Whether a call is under way.
     pub pulse: Pulse,
+    /// What should hold, and what does.
+    pub limits: Arc<limits::Shared>,
     /// Counters.
     pub metrics: Arc<SelfMetrics>,
 }
@@ -123,6 +125,7 @@ impl Shared {
             history: Mutex::new(History::new()),
             pods: SharedPods::default(),
             pulse: Pulse::default(),
+            limits: Arc::default(),
             metrics,
         }
     }
@@ -295,6 +298,7 @@ impl Sampler {
         let shared = Arc::clone(&self.shared);
         self.processes.refresh(sample, listed_at, &shared.pods, &shared.metrics);
         let usage = attribute(sample, |pid| self.processes.owner(pid));
+        shared.limits.hold(&usage);
         let figures = if self.settings.reads_hooks {
             self.hooks.read(&usage, &self.processes, &shared.metrics)
         } else {
@@ -311,7 +315,9 @@ impl Sampler {
             self.refused_before = refused;
         }
         let at = if devices.is_empty() { shared.snapshot.borrow().at } else { Some(sample.at) };
-        let snapshot = Snapshot { seq: cursor.seq, at, nvml, reason, simulated: self.simulated, devices, hooks };
+        let limits = limits::views(&shared.limits, &shared.pods);
+        let snapshot =
+            Snapshot { seq: cursor.seq, at, nvml, reason, simulated: self.simulated, devices, limits, hooks };
         shared.snapshot.send_replace(Arc::new(snapshot));
     }
 }

@@ -31,8 +31,25 @@ pub struct Snapshot {
     pub simulated: bool,
     /// Every device.
     pub devices: Vec<DeviceView>,
+    /// Limits that hold, as they were read back.
+    pub limits: Vec<LimitView>,
     /// What hooked containers say of their allocators.
     pub hooks: Vec<HookView>,
+}
+
+/// A limit of a container on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitView {
+    /// Which device.
+    pub device: DeviceKey,
+    /// Namespace of the pod.
+    pub namespace: Arc<str>,
+    /// Name of the pod.
+    pub pod: Arc<str>,
+    /// Name of the container.
+    pub container: Arc<str>,
+    /// How much it may hold.
+    pub limit: Bytes,
 }
 
 /// A device at its newest sample.
@@ -111,6 +128,7 @@ impl Snapshot {
             reason: "starting",
             simulated: false,
             devices: Vec::new(),
+            limits: Vec::new(),
             hooks: Vec::new(),
         }
     }

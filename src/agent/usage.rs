@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::agent::history::{Change, History};
 use crate::agent::snapshot::Snapshot;
-use crate::api::usage::{Cursor, DeviceReport, FORMAT, HookReport, NvmlState, PodReport};
+use crate::api::usage::{Cursor, DeviceReport, FORMAT, HookReport, LimitReport, NvmlState, PodReport};
 
 /// What an answer says of the agent itself.
 #[derive(Clone, Debug)]
@@ -39,6 +39,7 @@ struct Report<'a> {
     devices: Vec<DeviceReport>,
     pods: Vec<&'a PodReport>,
     series: Vec<SeriesChange<'a>>,
+    limits: Vec<LimitReport>,
     hooks: Vec<HookReport>,
 }
 
@@ -64,6 +65,7 @@ pub fn answer(
     history: &History,
     since: Option<Cursor>,
     now: Moment,
+    limits: Vec<LimitReport>,
 ) -> Result<Vec<u8>, serde_json::Error> {
     let mut pods: HashMap<&PodUid, &PodReport> = HashMap::new();
     pods.extend(history.changed_pods(since).map(|pod| (&pod.report.uid, &pod.report)));
@@ -118,6 +120,7 @@ pub fn answer(
         devices: devices.collect(),
         pods: pods.into_values().collect(),
         series,
+        limits,
         hooks,
     };
     serde_json::to_vec(&report)

@@ -250,6 +250,13 @@ mod tests {
     }
 
     #[test]
+    fn the_defaults_of_the_schema_are_those_of_the_engine() {
+        let policy = convert(json!({"target": {"podSelector": {"matchLabels": {"app": "t"}}}})).unwrap();
+        assert_eq!(policy.prediction, Prediction::default());
+        assert_eq!(policy.disruption, Disruption::default());
+    }
+
+    #[test]
     fn the_shortest_policy_observes_with_the_documented_defaults() {
         let policy = convert(json!({"target": {"podSelector": {"matchLabels": {"app": "t"}}}})).unwrap();
         assert_eq!(policy.mode, Mode::Observe);

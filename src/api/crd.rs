@@ -4,12 +4,17 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::Value;
 
+use super::node::GpuMemoryNode;
 use super::policy::GpuMemoryPolicy;
 use super::profile::GpuMemoryProfile;
 
 /// Every definition, with the name of its file in `crds/`.
 pub fn all() -> Vec<(&'static str, CustomResourceDefinition)> {
-    vec![("gpumemorypolicies.yaml", GpuMemoryPolicy::crd()), ("gpumemoryprofiles.yaml", GpuMemoryProfile::crd())]
+    vec![
+        ("gpumemorynodes.yaml", GpuMemoryNode::crd()),
+        ("gpumemorypolicies.yaml", GpuMemoryPolicy::crd()),
+        ("gpumemoryprofiles.yaml", GpuMemoryProfile::crd()),
+    ]
 }
 
 /// One definition as YAML. Formats that the API server does not know (it warns about each) are left out, and so is

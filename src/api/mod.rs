@@ -10,6 +10,8 @@ pub mod policy;
 
 pub mod profile;
 
+pub mod node;
+
 pub mod convert;
 
 pub mod crd;

@@ -6,6 +6,10 @@ pub const GROUP: &str = "gpumem.dev";
 pub const VERSION: &str = "v1alpha1";
 /// Field manager of the controller's server-side applies.
 pub const FIELD_MANAGER: &str = "gpumem-controller";
+/// Field manager of the node objects' specs: a manager of its own, so that limits and statuses never release each other.
+pub const LIMITS_MANAGER: &str = "gpumem-limits";
+/// Field manager of the uninstallation.
+pub const CLEANUP_MANAGER: &str = "gpumem-cleanup";
 /// Reporting controller of Events.
 pub const REPORTER: &str = "gpumem.dev/controller";
 
@@ -31,6 +35,9 @@ pub const LABEL_HOOK: &str = "gpumem.dev/hook";
 pub const LABEL_HOOK_OWNER: &str = "gpumem.dev/hook-owner";
 /// Name of the ConfigMap with the hook's files, the same in every namespace.
 pub const HOOK_CONFIG_MAP: &str = "gpumem-hook";
+
+/// On a pod: lines `ID VERB [ARGUMENT]` for its hook, e.g. `1 trim`. Written by people; the pod sees it through its hook's folder.
+pub const ANNOTATION_HOOK_COMMAND: &str = "gpumem.dev/hook-command";
 
 /// Common name in the controller's client certificate: agents serve `/v1/usage` to nobody else.
 pub const CONTROLLER_TLS_NAME: &str = "gpumem-controller";
@@ -74,7 +81,7 @@ pub mod metric {
     pub const CONTAINER_TIME_TO_OOM: &str = "gpumem_container_time_to_oom_seconds";
     /// 0 low to 3 critical; absent when unknown.
     pub const CONTAINER_RISK: &str = "gpumem_container_risk_level";
-    /// What may not be exceeded on a device, where something enforces it; absent elsewhere. Labels as for `CONTAINER_USED`.
+    /// What may not be exceeded on a device, where something enforces it; absent elsewhere. Labels as of the used bytes.
     pub const CONTAINER_LIMIT: &str = "gpumem_container_memory_limit_bytes";
     /// Live memory as the container's own allocator counts it (hooked pods only).
     pub const CONTAINER_ALLOCATED: &str = "gpumem_container_allocator_allocated_bytes";
@@ -84,11 +91,12 @@ pub mod metric {
     pub const CONTAINER_OOMS: &str = "gpumem_container_oom_events_total";
     /// Always 1; labels `node`, `namespace`, `pod`, `container`, `owner_kind`, `owner_name` (the pod's controller; empty without one).
     pub const WORKLOAD_INFO: &str = "gpumem_workload_info";
-    /// Actions of policies. `outcome` as in the policy's `status.recentActions`: `Succeeded`, `Failed`, `Blocked`, …
+    /// Actions of policies. `outcome` as in the policy's `status.recentActions`: `Succeeded`, `BlockedByBudget`, `Rejected`, …
     pub const POLICY_ACTIONS: &str = "gpumem_policy_actions_total";
     /// 1 where the policy's condition is True, 0 otherwise; labels `namespace`, `policy`, `condition`, `reason`.
     pub const POLICY_CONDITION: &str = "gpumem_policy_condition";
-    /// Warnings that have been judged; `outcome` is `Hit`, `FalseAlarm`, `Missed`, or `Avoided` where somebody acted in between.
+    /// Warnings that have been judged; `outcome` is `Hit`, `Early`, `FalseAlarm`, `Missed`, `Avoided` where somebody acted in
+    /// between, or `Unknown`.
     pub const PREDICTIONS: &str = "gpumem_predictions_total";
     /// Histogram of the seconds from a container's warning to its OOM.
     pub const PREDICTION_LEAD: &str = "gpumem_prediction_lead_seconds";

@@ -17,6 +17,8 @@ use gpumem_engine::series::{Point, Segment, Series};
 use gpumem_engine::usage::Attribution;
 use serde::{Deserialize, Serialize};
 
+use super::node::LimitPhase;
+
 /// Path of the answer.
 pub const PATH: &str = "/v1/usage";
 /// Version of the wire format; a reader refuses others.
@@ -77,6 +79,9 @@ pub struct UsageReport {
     pub pods: Vec<PodReport>,
     /// One entry for each container on each device that holds memory, or held some after the cursor.
     pub series: Vec<SeriesReport>,
+    /// What the agent was asked to hold, as it read it back; empty where it may hold nothing.
+    #[serde(default)]
+    pub limits: Vec<LimitReport>,
     /// What hooked containers say of their own allocators now; empty from agents that do not read hooks.
     #[serde(default)]
     pub hooks: Vec<HookReport>,
@@ -197,6 +202,30 @@ pub struct SeriesReport {
     pub container_id: ContainerId,
     /// The news.
     pub data: SeriesData,
+}
+
+/// A limit or a freeze of one container, as the agent read it back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitReport {
+    /// Which pod.
+    pub pod: PodUid,
+    /// Which instance of which container.
+    pub container_id: ContainerId,
+    /// The device as the entry names it.
+    pub device: String,
+    /// What should hold; `None` for a freeze, and for what is to be cleared.
+    pub desired: Option<Bytes>,
+    /// What was read back; `None` where nothing holds.
+    pub applied: Option<Bytes>,
+    /// What holds it, e.g. `nvml-cgroup`.
+    pub backend: String,
+    /// How it stands.
+    pub state: LimitPhase,
+    /// Why, in one sentence.
+    pub reason: String,
+    /// The cgroup it was set on, below the mount point.
+    #[serde(default)]
+    pub cgroup: String,
 }
 
 /// What the hook in a container says of its framework's allocator on a device: the container's own word, to 64 KiB.

@@ -80,6 +80,22 @@ pub enum Error {
         /// As given.
         horizon: Duration,
     },
+    /// Prometheus' data is not what it should be.
+    #[error("{place}: {source}")]
+    Prometheus {
+        /// File or address.
+        place: String,
+        /// What is wrong.
+        source: replay::prometheus::Error,
+    },
+    /// Prometheus did not answer.
+    #[error("Prometheus at {url}: {problem}")]
+    Fetch {
+        /// Its address.
+        url: String,
+        /// What happened, and what to do.
+        problem: String,
+    },
     /// A horizon of nothing.
     #[error("--horizon must be at least 1s")]
     Horizon,
@@ -115,16 +131,20 @@ pub fn run(args: &Args) -> Result<Shown, Error> {
     Ok(shown)
 }
 
-/// Rows of the file, and what a policy asks of them. A policy's headroom is kept free of every capacity, as in a cluster.
+/// Rows of the file, and what a policy asks of them.
 pub fn prepare(
     file: &std::path::Path,
     capacity: Option<Bytes>,
     policy: Option<&Policy>,
 ) -> Result<(Vec<Row>, Options), Error> {
     let text = read::text(file)?;
-    let mut rows =
-        replay::parse(&text).map_err(|source| Error::Recording { file: file.display().to_string(), source })?;
+    let rows = replay::parse(&text).map_err(|source| Error::Recording { file: file.display().to_string(), source })?;
     let Some(policy) = policy else { return Ok((rows, Options { capacity, ..Options::default() })) };
+    Ok(asked(rows, capacity, policy))
+}
+
+/// Rows and question as `policy` sees them. Its headroom is kept free of every capacity, as in a cluster.
+pub fn asked(mut rows: Vec<Row>, capacity: Option<Bytes>, policy: &Policy) -> (Vec<Row>, Options) {
     let share = match policy.budget {
         Budget::Declared(share) => Some(share),
         Budget::Device | Budget::Partition => None,
@@ -134,7 +154,7 @@ pub fn prepare(
         row.capacity = row.capacity.map(less);
     }
     let capacity = capacity.or(share).map(less);
-    Ok((rows, Options { prediction: policy.prediction.clone(), capacity }))
+    (rows, Options { prediction: policy.prediction.clone(), capacity })
 }
 
 /// What to say where nothing tells how much a device holds.

@@ -13,6 +13,7 @@ use kube::core::NamespaceResourceScope;
 use serde::de::DeserializeOwned;
 use tracing::info;
 
+use super::limits;
 use super::pki::AUTHORITY_SUFFIX;
 use crate::api::profile::GpuMemoryProfile;
 
@@ -40,6 +41,10 @@ pub struct Args {
     /// Leave the GpuMemoryProfiles, for the next installation.
     #[arg(long)]
     pub keep_profiles: bool,
+    /// Only tell the nodes to let go of every limit and freeze, and wait for it; the chart does so before it removes the
+    /// agents.
+    #[arg(long)]
+    pub release_limits: bool,
 }
 
 /// What can go wrong.
@@ -54,6 +59,9 @@ pub enum Error {
     /// The profiles could not be listed.
     #[error("listing the GpuMemoryProfiles")]
     Profiles(#[source] kube::Error),
+    /// The nodes' limits could not be listed, told to be released, or deleted.
+    #[error("releasing what holds on the nodes")]
+    Limits(#[source] kube::Error),
     /// The hook's ConfigMaps could not be removed.
     #[error(transparent)]
     Hook(#[from] super::hook::Error),
@@ -73,15 +81,22 @@ pub enum Error {
 const PAUSE: Duration = Duration::from_secs(2);
 /// Profiles read at a time.
 const PAGE: u32 = 500;
+/// A container that was frozen with much memory needs this long to go on.
+const RELEASE: Duration = Duration::from_mins(2);
 
 /// Removes it all, from the cluster that the environment names.
 pub async fn run(args: Args) -> Result<(), Error> {
-    clean(&kube::Client::try_default().await.map_err(Error::Client)?, &args).await
+    let client = kube::Client::try_default().await.map_err(Error::Client)?;
+    if args.release_limits {
+        return limits::release(&client, RELEASE).await.map(|_| ()).map_err(Error::Limits);
+    }
+    clean(&client, &args).await
 }
 
 /// Removes it all. What is gone already is as good; so running it again after a failure does no harm.
 pub async fn clean(client: &kube::Client, args: &Args) -> Result<(), Error> {
     wait_for_controllers(client, args).await?;
+    limits::delete_all(client).await.map_err(Error::Limits)?;
     if !args.keep_profiles {
         delete_profiles(client).await?;
     }

@@ -14,6 +14,7 @@ use super::fleet::{Fleet, Observation};
 use super::granted::Granted;
 use super::health::Health;
 use super::leader::Leadership;
+use super::limits::Limits;
 use super::metrics::Metrics;
 use super::workload::Switches;
 use crate::api::usage::PodReport;
@@ -43,11 +44,13 @@ pub struct Context {
     /// Actions that this installation has the right to.
     pub granted: Granted,
     /// Name of the ConfigMap with the administrator's limits, in `namespace`; `None` where there are none.
-    pub limits: Option<String>,
+    pub admin: Option<String>,
     /// Which levers of which kinds of workloads the administrator turned on.
     pub workload_kinds: Switches,
     /// Name of the ConfigMap with open intents and budgets, in `namespace`.
     pub ledger: String,
+    /// What should hold on each node, and what does.
+    pub limits: Limits,
     /// Whether the last lines of a dead container's log may be read.
     pub read_pod_logs: bool,
     /// A profile goes when its workload has been gone for so long.

@@ -21,6 +21,7 @@ use crate::api::usage::{Cursor, DeviceReport, NvmlState, PodReport, SeriesData, 
 mod check;
 
 pub mod declared;
+mod limits;
 
 mod ended;
 
@@ -30,6 +31,7 @@ mod observe;
 
 pub use check::Fault;
 pub use ended::{EndKey, Ended};
+pub use limits::Place;
 pub use observe::Seen;
 
 use declared::Declaration;

@@ -15,8 +15,8 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 
+use super::admin::Limits;
 use super::context::Context;
-use super::limits::Limits;
 use super::now::{Now, rfc3339};
 use crate::api::policy::ActionRecord;
 

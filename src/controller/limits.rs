@@ -1,191 +1,315 @@
-//! What the administrator allows, whatever policies say: budgets, namespaces and the breaker's switch.
+//! Growth limits and freezes: what should hold on each node, written into its `GpuMemoryNode`, and what its agent read back.
 //!
-//! Flows in: one ConfigMap that the chart makes, read anew each round and again before each call, so that an edit holds
-//! within seconds. Flows out: [`Limits`]. One that is missing, cannot be read or says anything that we do not know stops
-//! every action: a limit that was mistyped is a wish to limit.
+//! Flows in: what the policies with action LimitGrowth govern. Flows out: one object for each node where something is to
+//! hold, with an expiry that is renewed, so that everything ends by itself once nobody renews it. Nothing is forced: a field
+//! that somebody else owns stays theirs. Missing data changes nothing.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use gpumem_engine::decision::Hold;
-use gpumem_engine::pacing::{AdminBudgets, Allowance};
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
-use serde::Deserialize;
-use serde_json::Value;
+use gpumem_engine::growth::{self, Bound, Claim, Desired, Style, Subject};
+use gpumem_engine::identity::{ContainerId, PodUid};
+use gpumem_engine::pacing::{Brake, Stamp};
+use gpumem_engine::policy::{Enforcement, Mode, Policy, PolicyKey};
+use gpumem_engine::quantity::Bytes;
+use gpumem_engine::risk::Level;
+use tracing::warn;
 
 use super::context::Context;
+use super::fleet::{Observation, Place};
+use super::now::{Now, rfc3339};
+use super::observe::{Memory, Observed};
+use super::workload::check_namespace;
+use crate::api::node::{GpuMemoryNode, LimitEntry, LimitPhase};
 
-/// Its one key.
-const KEY: &str = "limits.json";
+mod bounds;
+mod freeze;
+mod node;
+mod release;
+mod tell;
 
-/// Why there are no limits to go by.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// It could not be read.
-    #[error("reading ConfigMap {name}")]
-    Read {
-        /// Its name.
-        name: String,
-        /// Why.
-        source: Box<kube::Error>,
-    },
-    /// It is not there, or lacks its key.
-    #[error("ConfigMap {name} with key {KEY} does not exist")]
-    Missing {
-        /// Its name.
-        name: String,
-    },
-    /// It says something that we do not know.
-    #[error("ConfigMap {name}, key {KEY}: {problem}")]
-    Malformed {
-        /// Its name.
-        name: String,
-        /// What is wrong.
-        problem: String,
-    },
+pub use freeze::{FreezeRequest, Refusal, freeze_state, release_freeze, request_freeze};
+pub use node::status;
+pub use release::{delete_all, release};
+pub use tell::tell;
+
+/// An entry that nobody renews ends after this long.
+const LIFE: Duration = Duration::from_mins(10);
+/// Entries are renewed when less than this is left of them.
+const RENEW: Duration = Duration::from_mins(5);
+/// What was read about a pod or namespace for a new limit is at most this old.
+const CONFIRM_AGE: Duration = Duration::from_secs(10);
+/// The objects are read again after this long, for what others did to them.
+const RELIST: Duration = Duration::from_mins(1);
+
+/// What is known about the node objects. All of it can be read from the API again.
+#[derive(Debug, Default)]
+pub struct Limits(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Since when this process leads: what it knew of an earlier term is old.
+    term: Option<Instant>,
+    nodes: BTreeMap<String, Known>,
+    listed: Option<Stamp>,
+    /// Why node objects cannot be used here.
+    unusable: Option<String>,
+    /// Where each policy's limits are, or would be.
+    lines: BTreeMap<PolicyKey, Vec<Line>>,
+    /// Targets and since when they are in force.
+    targets: HashMap<(String, String), (Bytes, Stamp)>,
+    namespaces: HashMap<String, (Stamp, Result<(), Hold>)>,
+    /// What a container's spec says of its GPU memory.
+    pairs: HashMap<(PodUid, String), Vec<(String, String)>>,
 }
 
-impl Error {
-    /// Name for a metric label.
-    pub const fn kind(&self) -> &'static str {
-        match self {
-            Self::Read { .. } => "limits_read",
-            Self::Missing { .. } => "limits_missing",
-            Self::Malformed { .. } => "limits_malformed",
-        }
-    }
+/// One node's object.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    object: Option<GpuMemoryNode>,
+    /// Freezes that were asked for and not taken back.
+    freezes: Vec<LimitEntry>,
 }
 
-/// What the administrator allows.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Limits {
-    /// Namespaces whose pods may be acted on; empty means all.
-    #[serde(default)]
-    pub allowed_namespaces: Vec<String>,
-    /// Budgets above all policies.
-    #[serde(default)]
-    pub budgets: Budgets,
-    /// The breaker.
-    #[serde(default)]
-    pub breaker: Breaker,
+/// One container on one device under one policy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    /// Name of the pod.
+    pub pod: String,
+    /// Name of the container.
+    pub container: String,
+    /// Which device.
+    pub device: String,
+    /// Where the limit should be.
+    pub desired: Desired,
+    /// Whether it is asked for, or only said.
+    pub asked: bool,
+    /// How it stands, where it is asked for.
+    pub state: Option<LimitState>,
 }
 
-/// Budgets above all policies, in pods that stop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Budgets {
-    /// Of the cluster.
-    #[serde(default)]
-    pub cluster: Budget,
-    /// Of each namespace.
-    #[serde(default)]
-    pub namespace: Budget,
-    /// Of each node.
-    #[serde(default)]
-    pub node: Budget,
-}
-
-/// One budget; what is absent does not limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Budget {
-    /// Pods in disruption at once.
-    pub max_concurrent: Option<u32>,
-    /// Pods disrupted within any hour.
-    pub max_per_hour: Option<u32>,
-}
-
-/// The breaker's switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Breaker {
-    /// Whether it may open.
-    pub enabled: bool,
-}
-
-impl Default for Breaker {
-    fn default() -> Self {
-        Self { enabled: true }
-    }
+/// How one container stands on one device, as the agent read it back: for whoever decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitState {
+    /// The device as the entry names it.
+    pub device: String,
+    /// What should hold.
+    pub desired: Option<Bytes>,
+    /// What was read back.
+    pub applied: Option<Bytes>,
+    /// How it stands.
+    pub phase: LimitPhase,
+    /// Why.
+    pub reason: String,
 }
 
 impl Limits {
-    /// As decisions see them.
-    pub fn budgets(&self) -> AdminBudgets {
-        let of = |budget: Budget| Allowance { concurrent: budget.max_concurrent, per_hour: budget.max_per_hour };
-        AdminBudgets {
-            cluster: of(self.budgets.cluster),
-            namespace: of(self.budgets.namespace),
-            node: of(self.budgets.node),
-            ..AdminBudgets::default()
-        }
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether pods of this namespace may be acted on.
-    pub fn allow(&self, namespace: &str) -> Result<(), Hold> {
-        if self.allowed_namespaces.is_empty() || self.allowed_namespaces.iter().any(|allowed| allowed == namespace) {
-            Ok(())
-        } else {
-            Err(Hold::NamespaceNotAllowed { namespace: namespace.to_owned() })
-        }
-    }
-
-    fn of(name: &str, object: Option<ConfigMap>) -> Result<Self, Error> {
-        let text = object.and_then(|object| object.data).and_then(|mut data| data.remove(KEY));
-        let text = text.ok_or_else(|| Error::Missing { name: name.to_owned() })?;
-        let malformed = |problem: String| Error::Malformed { name: name.to_owned(), problem };
-        let value: Value = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
-        // serde takes a list of values for a struct: `[]` would be read as no limit at all.
-        let budgets = value.get("budgets");
-        let scopes = budgets.and_then(Value::as_object).into_iter().flat_map(|scopes| scopes.values());
-        let objects = [Some(&value), budgets, value.get("breaker")].into_iter().flatten().chain(scopes);
-        if !objects.into_iter().all(Value::is_object) {
-            return Err(malformed("a list stands where an object should".to_owned()));
-        }
-        serde_json::from_value(value).map_err(|error| malformed(error.to_string()))
+    /// How a container's limits and freezes stand, by the newest report of its node.
+    pub fn of(ctx: &Context, node: &str, container: &ContainerId, now: Instant) -> Vec<LimitState> {
+        let fleet = ctx.fleet();
+        let Some((_, reports, _)) = fleet.limits(node, now) else { return Vec::new() };
+        let own = reports.iter().filter(|report| report.container_id == *container);
+        own.map(|report| LimitState {
+            device: report.device.clone(),
+            desired: report.desired,
+            applied: report.applied,
+            phase: report.state,
+            reason: report.reason.clone(),
+        })
+        .collect()
     }
 }
 
-/// Reads the limits. A controller that was given no name for them has none.
-pub async fn read(ctx: &Context) -> Result<Limits, Error> {
-    let Some(name) = &ctx.limits else { return Ok(Limits::default()) };
-    let api: Api<ConfigMap> = Api::namespaced(ctx.act.clone(), &ctx.namespace);
-    let failed = |source| Error::Read { name: name.clone(), source: Box::new(source) };
-    Limits::of(name, api.get_opt(name).await.map_err(failed)?)
+/// A limit that the policies ask for.
+struct Wanted {
+    node: String,
+    entry: LimitEntry,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn limits(text: &str) -> Result<Limits, Error> {
-        let data = [(KEY.to_owned(), text.to_owned())].into();
-        Limits::of("limits", Some(ConfigMap { data: Some(data), ..ConfigMap::default() }))
+/// Makes what holds follow from what was observed. Only the leader calls it, once a round.
+pub async fn hold(ctx: &Context, memory: &mut Memory, observed: &[Observed], brake: &Brake, now: &Now) {
+    begin_term(ctx);
+    let is_asked = observed.iter().any(|one| one.policy.as_ref().is_ok_and(asks));
+    if !is_asked && ctx.limits.state().nodes.is_empty() && ctx.limits.state().listed.is_some() {
+        ctx.limits.state().lines.clear();
+        return;
     }
-
-    #[test]
-    fn what_the_chart_writes_is_read() {
-        let text = r#"{"allowedNamespaces":["team-a"],"breaker":{"enabled":false},
-            "budgets":{"cluster":{"maxConcurrent":2,"maxPerHour":6},"node":{"maxPerHour":0}}}"#;
-        let read = limits(text).unwrap();
-        assert_eq!(read.budgets().cluster, Allowance { concurrent: Some(2), per_hour: Some(6) });
-        assert_eq!(read.budgets().namespace, Allowance::default(), "what is absent does not limit");
-        assert_eq!(read.budgets().node.per_hour, Some(0));
-        assert!(!read.breaker.enabled);
-        assert!(read.allow("team-a").is_ok() && read.allow("team-b").is_err());
-        assert!(limits("{}").unwrap().breaker.enabled && limits("{}").unwrap().allow("any").is_ok());
+    if !node::list(ctx, now).await {
+        return;
     }
-
-    #[test]
-    fn what_we_do_not_know_is_no_limit_to_go_by() {
-        for text in ["", "{", "[]", "null", r#"{"budget":{}}"#, r#"{"budgets":{"cluster":{"maxConcurent":1}}}"#] {
-            assert_eq!(limits(text).unwrap_err().kind(), "limits_malformed", "{text}");
+    let mut lines = BTreeMap::new();
+    let mut wanted = Vec::new();
+    for one in observed {
+        let Ok(policy) = &one.policy else { continue };
+        if asks(policy) {
+            let found = limits_of(ctx, memory, policy, &one.containers, brake, now, &mut wanted).await;
+            lines.insert(one.key.clone(), found);
         }
-        for text in [r#"{"budgets":[]}"#, r#"{"budgets":{"node":[]}}"#, r#"{"breaker":[true]}"#] {
-            assert_eq!(limits(text).unwrap_err().kind(), "limits_malformed", "{text}");
-        }
-        for text in [r#"{"budgets":{"node":{"maxPerHour":-1}}}"#, r#"{"budgets":{"node":{"maxPerHour":1.5}}}"#] {
-            assert_eq!(limits(text).unwrap_err().kind(), "limits_malformed", "{text}");
-        }
-        assert_eq!(Limits::of("limits", None).unwrap_err().kind(), "limits_missing");
     }
+    ctx.limits.state().lines = lines;
+    let mut nodes: BTreeSet<String> = ctx.limits.state().nodes.keys().cloned().collect();
+    nodes.extend(wanted.iter().map(|wanted| wanted.node.clone()));
+    for name in nodes {
+        let own: Vec<LimitEntry> =
+            wanted.iter().filter(|wanted| wanted.node == name).map(|wanted| wanted.entry.clone()).collect();
+        node::settle(ctx, &name, own, now).await;
+    }
+    let mut state = ctx.limits.state();
+    let alive: BTreeSet<(String, String)> =
+        wanted.iter().map(|wanted| (wanted.entry.container_id.clone(), wanted.entry.device.clone())).collect();
+    state.targets.retain(|key, _| alive.contains(key));
+    state.namespaces.retain(|_, (at, _)| now.stamp.since(*at) < LIFE);
+}
+
+/// Forgets what was known before this process began to lead: somebody else may have written since.
+fn begin_term(ctx: &Context) {
+    let since = ctx.leadership.borrow().since;
+    let mut state = ctx.limits.state();
+    if state.term != Some(since) {
+        *state = State { term: Some(since), ..State::default() };
+    }
+}
+
+fn asks(policy: &Policy) -> bool {
+    policy.actions.limit_growth && policy.growth.is_some()
+}
+
+/// The limits of one policy's containers; those that are to be enforced are added to `wanted`.
+async fn limits_of(
+    ctx: &Context,
+    memory: &mut Memory,
+    policy: &Policy,
+    containers: &[(Observation, Level)],
+    brake: &Brake,
+    now: &Now,
+    wanted: &mut Vec<Wanted>,
+) -> Vec<Line> {
+    let Some(limit) = policy.growth else { return Vec::new() };
+    let is_enforced = policy.mode == Mode::Enforce && limit.enforcement == Enforcement::Kernel;
+    // A pause stops what is new and leaves what holds.
+    let is_paused = !policy.paused.is_empty() || *brake != Brake::Released;
+    let mut lines = Vec::new();
+    for (observation, level) in containers {
+        let pod = &observation.pod;
+        let places = ctx.fleet().places(now.instant, &observation.node, &pod.uid, &observation.container);
+        for place in places {
+            let key = (place.container_id.as_str().to_owned(), place.device.to_string());
+            let present = node::entry(ctx, &observation.node, &key);
+            let is_stale = place.sample_age > policy.prediction.max_sample_age;
+            if is_stale || is_paused {
+                // As it stands; what is stale for long ends by not being renewed.
+                if let Some(entry) = present.filter(|_| is_enforced) {
+                    wanted.push(Wanted { node: observation.node.clone(), entry: node::kept(entry, !is_stale, now) });
+                }
+                continue;
+            }
+            let state = Limits::of(ctx, &observation.node, &place.container_id, now.instant)
+                .into_iter()
+                .find(|state| state.device == key.1);
+            let Some(bounds) = bounds::of(ctx, observation, &place).await else { continue };
+            let found = desire(ctx, policy, &limit, observation, *level, &place, state.as_ref(), bounds, now);
+            let Some(desired) = found else {
+                continue;
+            };
+            let is_managed = matches!(desired.cause, growth::Cause::ManagedBy(_));
+            let mut asked = is_enforced && !is_managed;
+            if asked && present.is_none() {
+                asked = may_begin(ctx, memory, policy, observation, now).await.is_ok();
+            }
+            if asked {
+                remember_target(ctx, &key, desired.target, now);
+                let entry = LimitEntry {
+                    pod_uid: pod.uid.as_str().to_owned(),
+                    namespace: pod.namespace.clone(),
+                    pod: pod.name.clone(),
+                    container_id: key.0,
+                    device: key.1.clone(),
+                    bytes: i64::try_from(desired.target.0).ok(),
+                    freeze: None,
+                    policy: format!("{}/{}", policy.key.namespace, policy.key.name),
+                    reason: super::report::shorten(&desired.reason, 500),
+                    expires: rfc3339(now.stamp + LIFE),
+                };
+                wanted.push(Wanted { node: observation.node.clone(), entry });
+            }
+            lines.push(Line {
+                pod: pod.name.clone(),
+                container: observation.container.clone(),
+                device: key.1,
+                desired,
+                asked,
+                state: state.filter(|_| asked),
+            });
+        }
+    }
+    lines
+}
+
+#[allow(clippy::too_many_arguments, reason = "one for each thing a limit follows from")]
+fn desire(
+    ctx: &Context,
+    policy: &Policy,
+    limit: &gpumem_engine::policy::GrowthLimit,
+    observation: &Observation,
+    level: Level,
+    place: &Place,
+    state: Option<&LimitState>,
+    bounds: Vec<Bound>,
+    now: &Now,
+) -> Option<Desired> {
+    let is_young = place.age < policy.prediction.warm_up;
+    let key = (place.container_id.as_str().to_owned(), place.device.to_string());
+    let previous = ctx.limits.state().targets.get(&key).copied();
+    let subject = Subject {
+        used: place.used,
+        minute_floor: (!is_young).then_some(place.minute_floor),
+        pressure: level == Level::High && observation.device == place.device,
+        newcomer: is_young,
+        applied: state.and_then(|state| state.applied),
+        bounds,
+        previous: previous.map(|(bytes, since)| (bytes, now.stamp.since(since))),
+    };
+    let claim = Claim { policy: policy.key.clone(), limit: *limit, headroom: policy.headroom };
+    growth::desire(&place.room, &subject, &[claim], Style::Contain)
+}
+
+/// Before the first limit of a container the API has to confirm the pod, and nobody may have opted out.
+async fn may_begin(
+    ctx: &Context,
+    memory: &mut Memory,
+    policy: &Policy,
+    observation: &Observation,
+    now: &Now,
+) -> Result<(), Hold> {
+    let facts = memory.confirmed(ctx, now, &observation.node, &observation.pod, CONFIRM_AGE).await?;
+    facts.check(&policy.disruption.protect)?;
+    let namespace = &observation.pod.namespace;
+    let known = ctx.limits.state().namespaces.get(namespace).cloned();
+    if let Some((_, answer)) = known.filter(|(at, _)| now.stamp.since(*at) < CONFIRM_AGE) {
+        return answer;
+    }
+    let answer = check_namespace(&ctx.read, namespace).await;
+    if let Err(why) = &answer {
+        warn!(namespace, %why, "no limit is begun in this namespace");
+    }
+    ctx.limits.state().namespaces.insert(namespace.clone(), (now.stamp, answer.clone()));
+    answer
+}
+
+fn remember_target(ctx: &Context, key: &(String, String), target: Bytes, now: &Now) {
+    let mut state = ctx.limits.state();
+    if state.targets.get(key).is_none_or(|(known, _)| *known != target) {
+        state.targets.insert(key.clone(), (target, now.stamp));
+    }
+}
+
+/// The lines of one policy, for its status.
+fn lines(ctx: &Context, policy: &PolicyKey) -> Vec<Line> {
+    ctx.limits.state().lines.get(policy).cloned().unwrap_or_default()
 }

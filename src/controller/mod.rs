@@ -28,7 +28,7 @@ pub mod now;
 
 pub mod granted;
 
-pub mod limits;
+pub mod admin;
 
 pub mod reconcile;
 
@@ -39,6 +39,8 @@ pub mod workload;
 pub mod intent;
 
 pub mod act;
+
+pub mod limits;
 
 pub mod profile;
 

@@ -17,6 +17,7 @@ use tracing::{info, warn};
 
 use super::context::Context;
 use super::fleet::Observation;
+use super::limits;
 use super::now::Now;
 use super::observe::{Memory, observe};
 use super::report;
@@ -131,6 +132,7 @@ pub async fn round(
         })
         .collect();
     done.extend(deeds::carry_out(ctx, memory, stock, &observed, &decisions, &undo, now).await);
+    limits::hold(ctx, memory, &observed, &deeds.brake, now).await;
     report::report(ctx, memory, recorder, &observed, &decisions, &done, &deeds.brake, now).await;
     truth::look(ctx, memory, recorder, &observed, &done, now).await;
 }

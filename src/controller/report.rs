@@ -18,6 +18,7 @@ use serde_json::json;
 use tracing::warn;
 
 use super::context::Context;
+use super::limits;
 use super::metrics::{Assessed, RiskLevel, Shown};
 use super::now::Now;
 use super::observe::{Memory, Observed};
@@ -65,7 +66,8 @@ pub async fn report(
         let written = memory.written.get(&one.key);
         let previous =
             written.map(|(_, status)| status.clone()).or_else(|| one.object.status.clone()).unwrap_or_default();
-        let next = status::build(now.stamp, one, decisions, &own, brake, &previous);
+        let mut next = status::build(now.stamp, one, decisions, &own, brake, &previous);
+        limits::tell(ctx, &one.key, &mut next, &previous, now.stamp);
         shown.push((one.key.clone(), conditions(&next)));
         let is_due = match status::difference(&previous, &next) {
             status::Difference::None => false,

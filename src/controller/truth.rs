@@ -13,7 +13,6 @@ use gpumem_engine::identity::PodUid;
 use gpumem_engine::oom::Death;
 use gpumem_engine::pacing::{Stamp, WorkloadUid};
 use gpumem_engine::policy::PolicyKey;
-use gpumem_engine::quantity::Bytes;
 use gpumem_engine::risk::Level;
 use gpumem_engine::score::{Event, What};
 use kube::runtime::events::Recorder;
@@ -23,13 +22,17 @@ use super::context::Context;
 use super::fleet::{EndKey, Ended};
 use super::now::{Now, parse_rfc3339};
 use super::observe::{Memory, Observed};
-use super::profile::{self, Lesson, Window};
+use super::profile::{self, Lesson};
 use super::reconcile::Done;
 use super::report::event::{self, Whom};
 use crate::api::policy::GpuMemoryPolicy;
 use crate::api::usage::PodReport;
 
 mod death;
+
+mod misfit;
+
+mod peak;
 
 /// Profiles written for one purpose in one round at most; the rest waits for the next round.
 const WRITES: usize = 10;
@@ -41,8 +44,6 @@ const GIVE_UP: Duration = Duration::from_mins(10);
 const NEWS: Duration = Duration::from_hours(1);
 /// The level of a run that ended is seen for a little longer.
 const QUIET: Duration = Duration::from_mins(1);
-/// A record of a peak is written at most this often.
-const BETWEEN_RECORDS: Duration = Duration::from_mins(5);
 
 /// What the rounds of one process remember of this. All of it may be lost: profiles know what was counted.
 #[derive(Debug, Default)]
@@ -50,7 +51,7 @@ pub struct Knowledge {
     settled: HashSet<EndKey>,
     waiting: HashMap<EndKey, (Stamp, Stamp)>,
     governed: HashMap<(PodUid, String), Governed>,
-    windows: HashMap<(String, WorkloadUid), Running>,
+    windows: HashMap<(String, WorkloadUid), peak::Running>,
     misfits: HashSet<PodUid>,
 }
 
@@ -69,15 +70,6 @@ struct Governed {
     quiet_until: Option<Stamp>,
 }
 
-/// The windows of a workload's containers.
-#[derive(Clone, Debug)]
-struct Running {
-    workload: Workload,
-    since: Stamp,
-    written: Option<Stamp>,
-    levels: HashMap<String, (Bytes, Bytes)>,
-}
-
 /// Takes stock after a round.
 pub async fn look(
     ctx: &Context,
@@ -91,8 +83,8 @@ pub async fn look(
     raise(ctx, memory, now).await;
     acted(ctx, memory, done, now).await;
     ends(ctx, memory, recorder, observed, now).await;
-    peaks(ctx, memory, now).await;
-    misfits(ctx, memory, recorder, observed, now).await;
+    peak::write(ctx, memory, now).await;
+    misfit::warn(ctx, memory, recorder, observed, now).await;
 }
 
 /// Notes who is governed, at which level and peak.
@@ -121,19 +113,11 @@ fn follow(memory: &mut Memory, observed: &[Observed], now: Stamp) {
             if *level != Level::Unknown && known.quiet_until.is_none_or(|until| now >= until) {
                 known.is_high = Some(*level == Level::High);
             }
-            let place = (observation.pod.namespace.clone(), workload.uid.clone());
-            let running = knowledge.windows.entry(place).or_insert_with(|| Running {
-                workload: (*workload).clone(),
-                since: now,
-                written: None,
-                levels: HashMap::new(),
-            });
-            let (highest, ever) = running.levels.entry(observation.container.clone()).or_default();
-            (*highest, *ever) = ((*highest).max(observation.used), (*ever).max(observation.peak));
+            peak::follow(&mut knowledge.windows, observation, workload, now);
         }
     }
     knowledge.governed.retain(|_, governed| now.since(governed.seen) < NEWS);
-    knowledge.windows.retain(|_, running| !running.levels.is_empty() || now.since(running.since) < NEWS);
+    peak::forget(&mut knowledge.windows, now);
 }
 
 /// Writes down where a warning began or cleared: it must outlive this process.
@@ -330,68 +314,4 @@ async fn workload_of(
         return None;
     }
     Some(chain.top().cloned().unwrap_or_else(|| super::observe::pod_as_workload(pod)))
-}
-
-/// Writes peaks: when an hour is over, and when a record falls.
-async fn peaks(ctx: &Context, memory: &mut Memory, now: &Now) {
-    let mut writes = 0;
-    for ((namespace, _), running) in &mut memory.truth.windows {
-        let is_over = now.stamp.since(running.since) >= gpumem_engine::peaks::WINDOW;
-        let rests = running.written.is_some_and(|at| now.stamp.since(at) < BETWEEN_RECORDS);
-        // The first minutes are no window yet, but where a container stands already is worth remembering.
-        let is_young = running.written.is_none() && now.stamp.since(running.since) < BETWEEN_RECORDS;
-        if running.levels.is_empty() || (!is_over && (rests || is_young)) || writes >= WRITES {
-            continue;
-        }
-        writes += 1;
-        let seen: Vec<(&str, Window)> = running
-            .levels
-            .iter()
-            .map(|(container, (highest, ever))| {
-                (container.as_str(), Window { highest: *highest, ever: *ever, is_over })
-            })
-            .collect();
-        let change = |status: &mut _| profile::peak(status, &seen, now.stamp);
-        match profile::update(&ctx.act, namespace, &running.workload, change).await {
-            Ok(_) => running.written = Some(now.stamp),
-            Err(error) => {
-                ctx.metrics.failed("truth", error.kind());
-                warn!(error = &error as &dyn std::error::Error, "peaks not written, trying again");
-                running.written = Some(now.stamp);
-                continue;
-            }
-        }
-        if is_over {
-            running.since = now.stamp;
-            running.levels.clear();
-        }
-    }
-}
-
-/// Warns once of each pod whose declared job cannot fit its device.
-async fn misfits(ctx: &Context, memory: &mut Memory, recorder: &Recorder, observed: &[Observed], now: &Now) {
-    let declarations = ctx.fleet().declarations();
-    memory.truth.misfits.retain(|uid| declarations.iter().any(|(pod, ..)| pod.uid == *uid));
-    let cannot: Vec<_> = declarations
-        .into_iter()
-        .filter(|(pod, declaration, usable)| {
-            declaration.read.as_ref().is_ok_and(|declared| declared.cannot_fit(*usable))
-                && !memory.truth.misfits.contains(&pod.uid)
-        })
-        .take(WRITES)
-        .collect();
-    for (pod, declaration, usable) in cannot {
-        let Some(node) = ctx.fleet().node_of(&pod.uid) else { continue };
-        if memory.confirmed(ctx, now, &node, &pod, RETRY).await.is_err() {
-            continue;
-        }
-        let Some(workload) = workload_of(ctx, memory, &pod, true, now).await else { continue };
-        let governed = memory.truth.governed.iter().find(|((uid, _), _)| *uid == pod.uid);
-        let policy = governed.and_then(|(_, governed)| object(observed, &governed.policy));
-        let whom = Whom { pod: &pod, node: &node, workload: &workload, policy };
-        if let Ok(declared) = &declaration.read {
-            event::does_not_fit(recorder, &whom, declared, usable).await;
-        }
-        memory.truth.misfits.insert(pod.uid.clone());
-    }
 }

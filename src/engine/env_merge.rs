@@ -69,6 +69,7 @@ pub struct TorchVersion {
 
 /// What the administrator wants.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent switches, as the chart has them")]
 pub struct Wanted {
     /// `expandable_segments:True` for PyTorch.
     pub expandable_segments: bool,

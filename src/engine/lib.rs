@@ -11,6 +11,10 @@
 //! Glossary: a *device* is a GPU or a MIG GPU instance; *used* is memory the driver says is allocated; a *limit* may not be
 //! exceeded; a *budget* is how much disruption is allowed; a *segment* is one run of a container instance in a series.
 
+// Models of the benchmarks are unit tests as well, and name the engine as those do.
+#[cfg(test)]
+extern crate self as gpumem_engine;
+
 // Reading order.
 pub mod quantity;
 
@@ -36,6 +40,7 @@ pub mod pacing;
 
 pub mod decision;
 
+pub mod growth;
 pub mod score;
 
 pub mod peaks;

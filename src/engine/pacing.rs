@@ -425,15 +425,7 @@ mod tests {
     use super::*;
 
     fn disruption() -> Disruption {
-        Disruption {
-            max_concurrent: 1,
-            max_per_hour: 2,
-            min_available: 1,
-            require_budget: true,
-            cooldown: Duration::from_mins(15),
-            max_attempts: 3,
-            protect: Vec::new(),
-        }
+        Disruption { protect: Vec::new(), ..Disruption::default() }
     }
 
     fn past(at: i64, result: PastResult) -> Past {
@@ -484,6 +476,7 @@ mod tests {
     fn a_clock_set_back_delays_and_never_hastens() {
         let history = History { past: vec![past(10_000, PastResult::Disrupted)] };
         assert_eq!(history.attempts(Stamp(5_000), false), 1);
+        assert_eq!(history.attempts(Stamp(-200_000), false), 1, "set back by days");
         assert_eq!(history.cooldown_ends(Stamp(5_000), &disruption(), false), Some(Stamp(10_900)));
     }
 

@@ -274,3 +274,37 @@ pub enum Protection {
     /// Pods of a Job whose `podFailurePolicy` does not ignore disruptions.
     JobWithoutDisruptionPolicy,
 }
+
+impl Default for Prediction {
+    /// The CRD's defaults (a test of `api::convert` holds the two together): act at 80 % held for two minutes, clear at 50 %
+    /// held for five, a quarter of an hour ahead.
+    fn default() -> Self {
+        Self {
+            horizon: Duration::from_mins(15),
+            declared_peak: None,
+            act_probability: 0.8,
+            act_for: Duration::from_mins(2),
+            clear_probability: 0.5,
+            clear_for: Duration::from_mins(5),
+            min_samples: 10,
+            max_sample_age: Duration::from_secs(30),
+            warm_up: Duration::from_mins(10),
+        }
+    }
+}
+
+impl Default for Disruption {
+    /// The CRD's defaults: one pod at a time, two an hour, three times a day at most, and everything protected.
+    fn default() -> Self {
+        use Protection::{BarePod, DaemonSet, JobWithoutDisruptionPolicy, RayHead, SystemCritical};
+        Self {
+            max_concurrent: 1,
+            max_per_hour: 2,
+            min_available: 1,
+            require_budget: true,
+            cooldown: Duration::from_mins(15),
+            max_attempts: 3,
+            protect: vec![SystemCritical, DaemonSet, BarePod, RayHead, JobWithoutDisruptionPolicy],
+        }
+    }
+}

@@ -5,7 +5,6 @@
 //! the file and prints.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use crate::forecast::{Forecast, Outlook, Question, Tenant, forecast_device};
 use crate::policy::Prediction;
@@ -15,6 +14,7 @@ use crate::series::{AllocatorPoint, Point, Segment, Series};
 mod alarm;
 mod csv;
 mod print;
+pub mod prometheus;
 #[cfg(test)]
 mod tests;
 
@@ -23,32 +23,12 @@ pub use csv::{Error, Row, parse};
 pub use print::{summary, table};
 
 /// What is asked of the recording.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options {
     /// Thresholds, horizon, warm-up and dwell: the policy's, whose defaults are the CRD's.
     pub prediction: Prediction,
     /// What each device may hold; goes before the file's `capacity_mib`.
     pub capacity: Option<Bytes>,
-}
-
-impl Default for Options {
-    /// The CRD's defaults: act at 80 % held for two minutes, clear at 50 % held for five, a quarter of an hour ahead.
-    fn default() -> Self {
-        Self {
-            prediction: Prediction {
-                horizon: Duration::from_mins(15),
-                declared_peak: None,
-                act_probability: 0.8,
-                act_for: Duration::from_mins(2),
-                clear_probability: 0.5,
-                clear_for: Duration::from_mins(5),
-                min_samples: 10,
-                max_sample_age: Duration::from_secs(30),
-                warm_up: Duration::from_mins(10),
-            },
-            capacity: None,
-        }
-    }
 }
 
 /// One container at one moment.

@@ -130,17 +130,16 @@ pub fn take(alarms: &mut Vec<Alarm>, event: &Event) -> Vec<Judged> {
     let mut judged = overdue(alarms, *at);
     match *what {
         What::Raised(horizon) => {
-            match alarms.iter_mut().find(|alarm| alarm.is_about(pod, container)) {
+            if let Some(known) = alarms.iter_mut().find(|alarm| alarm.is_about(pod, container)) {
                 // It came back before it was judged: one warning with a gap.
-                Some(known) => known.cleared = None,
-                None => {
-                    if alarms.len() >= MAX_OPEN {
-                        alarms.remove(0);
-                        judged.push(Judged { outcome: Outcome::Unknown, lead: None });
-                    }
-                    let (pod, container) = (pod.clone(), container.clone());
-                    alarms.push(Alarm { pod, container, since: *at, horizon, cleared: None, acted: false });
+                known.cleared = None;
+            } else {
+                if alarms.len() >= MAX_OPEN {
+                    alarms.remove(0);
+                    judged.push(Judged { outcome: Outcome::Unknown, lead: None });
                 }
+                let (pod, container) = (pod.clone(), container.clone());
+                alarms.push(Alarm { pod, container, since: *at, horizon, cleared: None, acted: false });
             }
         }
         What::Cleared => {

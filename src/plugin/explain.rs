@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use gpumem_engine::policy::Rung;
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, Error};
@@ -49,6 +50,10 @@ pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -
         Vec::new()
     });
     if seen.containers.is_empty() {
+        // It may have died of what it is asked about.
+        seen.containers = remedy::dead(name, &namespace, args.container.as_deref(), &profiles);
+    }
+    if seen.containers.is_empty() {
         return Err(Error::NotFound { what: missing(name, &namespace, args, &seen) });
     }
     let pages: Vec<Page<'_>> = seen.containers.iter().map(|view| page(view, &policies, &profiles)).collect();
@@ -91,8 +96,10 @@ fn page<'a>(view: &'a ContainerView, policies: &'a [GpuMemoryPolicy], profiles: 
             workload.name == owner.name
                 || owner.name.strip_prefix(workload.name.as_str()).is_some_and(|rest| rest.starts_with('-'))
         });
-        let in_actions = profile.status.iter().flat_map(|status| &status.actions).any(|action| action.pod == view.pod);
-        is_owner || in_actions
+        let statuses = || profile.status.iter();
+        let in_actions = statuses().flat_map(|status| &status.actions).any(|action| action.pod == view.pod);
+        let in_ooms = statuses().flat_map(|status| &status.ooms).any(|oom| oom.pod == view.pod);
+        is_owner || in_actions || in_ooms
     };
     Page { view, policy, profile: profiles.iter().find(by_owner) }
 }
@@ -280,23 +287,22 @@ fn memory(out: &mut String, view: &ContainerView) -> std::fmt::Result {
     Ok(())
 }
 
-/// What the policy does at this level, in the order it would be done.
+fn rung(action: ActionType) -> Rung {
+    match action {
+        ActionType::Notify => Rung::Notify,
+        ActionType::LimitGrowth => Rung::LimitGrowth,
+        ActionType::Scale => Rung::Scale,
+        ActionType::Checkpoint => Rung::Checkpoint,
+        ActionType::SuspendToHost => Rung::SuspendToHost,
+        ActionType::SuspendWorkload => Rung::SuspendWorkload,
+        ActionType::Evict => Rung::Evict,
+    }
+}
+
+/// What the policy does at this level.
 fn would(policy: &GpuMemoryPolicy, level: Level) -> String {
-    let actions: Vec<String> = policy
-        .spec
-        .actions
-        .iter()
-        .map(|action| match action.action {
-            ActionType::Notify => "Notify (Events on pod and policy)".to_owned(),
-            ActionType::LimitGrowth => "LimitGrowth (hold it to growthLimit)".to_owned(),
-            ActionType::Scale => "Scale (more replicas)".to_owned(),
-            ActionType::Checkpoint => "Checkpoint (ask it to save its work)".to_owned(),
-            ActionType::SuspendToHost => "SuspendToHost (move its GPU memory to host memory)".to_owned(),
-            ActionType::SuspendWorkload => "SuspendWorkload (suspend its Job)".to_owned(),
-            ActionType::Evict => "Evict through the Eviction API".to_owned(),
-        })
-        .collect();
-    let actions = if actions.is_empty() { "nothing: it has no actions".to_owned() } else { actions.join(", then ") };
+    let rungs: Vec<Rung> = policy.spec.actions.iter().map(|action| rung(action.action)).collect();
+    let actions = super::ladder::sentence(&rungs);
     let when = if level >= Level::High { "now" } else { "once it is High" };
     match policy.spec.mode {
         PolicyMode::Observe => format!("nothing but report: mode is Observe (in Enforce, {when}: {actions})"),

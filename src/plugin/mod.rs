@@ -21,11 +21,17 @@ pub mod seen;
 
 pub mod top;
 
+pub mod ladder;
+
 pub mod explain;
 
 pub mod doctor;
 
 pub mod policy;
+
+pub mod prometheus;
+
+pub mod simulate;
 
 pub mod brake;
 
@@ -155,6 +161,15 @@ pub enum PolicyCommand {
         #[command(flatten)]
         printing: Printing,
     },
+    /// Play a policy over a recording or Prometheus' history: actions, how many avoided an OOM, how many were for nothing.
+    Simulate {
+        /// Which policy, which data.
+        #[command(flatten)]
+        args: simulate::SimulateArgs,
+        /// In which form.
+        #[command(flatten)]
+        printing: Printing,
+    },
 }
 
 impl Cli {
@@ -166,6 +181,10 @@ impl Cli {
             Command::Replay(args) => given(crate::cli::replay::run(args)),
             Command::Policy(PolicyCommand::Test { args, printing }) => {
                 given(policy::test(args, printing.output, style))
+            }
+            Command::Policy(PolicyCommand::Simulate { args, printing }) => {
+                let now = jiff::Timestamp::now().as_second() as f64;
+                given(simulate::run(args, now, printing.output, style))
             }
             Command::Completion { shell } => {
                 clap_complete::generate(*shell, &mut Self::command(), "kubectl-gpumem", &mut std::io::stdout());
@@ -198,7 +217,8 @@ impl Cli {
                 std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
             }
         };
-        Style { color }
+        let width = std::io::stdout().is_terminal().then(ratatui::crossterm::terminal::size);
+        Style { color, width: width.and_then(Result::ok).map(|(width, _)| width.into()) }
     }
 
     async fn with_cluster(&self, style: Style) -> ExitCode {

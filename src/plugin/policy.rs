@@ -6,12 +6,13 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use gpumem_engine::policy::{Mode, Policy};
+use gpumem_engine::policy::{Mode, Policy, Rung};
 use gpumem_engine::quantity::Bytes;
 use gpumem_engine::replay::{self, Episode, Options, Row};
 use serde::Serialize;
 use serde_json::json;
 
+use super::ladder;
 use super::table::{Cell, Output, Style, csv, document, envelope, table};
 use super::text::{percent, time, wrap};
 use crate::cli::{Shown, units};
@@ -36,18 +37,31 @@ pub struct TestArgs {
 /// One alarm and what would have followed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Alarm {
-    raised_s: f64,
-    cleared_s: Option<f64>,
-    container: String,
-    gpu: String,
+pub(super) struct Alarm {
+    pub raised_s: f64,
+    pub cleared_s: Option<f64>,
+    pub container: String,
+    pub gpu: String,
     /// What the policy would have done.
-    would: String,
+    pub would: String,
+    #[serde(skip)]
+    pub did: Did,
     /// Highest share of the capacity that all containers of the device reached from the alarm until a horizon and a half later.
-    highest_afterwards: Option<f64>,
+    pub highest_afterwards: Option<f64>,
     /// Seconds from the alarm until the device was full; absent where it never was.
-    full_after_s: Option<f64>,
-    reason: String,
+    pub full_after_s: Option<f64>,
+    pub reason: String,
+}
+
+/// What an alarm would have come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Did {
+    /// People are told, or nothing is done.
+    Tell,
+    /// A rung that acts is taken.
+    Act,
+    /// Restraint holds it back.
+    Held,
 }
 
 /// Runs the command.
@@ -89,7 +103,7 @@ pub fn test(args: &TestArgs, output: Output, style: Style) -> Result<Shown, crat
     Ok(shown)
 }
 
-fn judge(policy: &Policy, rows: &[Row], options: &Options, episodes: Vec<Episode>) -> Vec<Alarm> {
+pub(super) fn judge(policy: &Policy, rows: &[Row], options: &Options, episodes: Vec<Episode>) -> Vec<Alarm> {
     let mut acts: Vec<(f64, String)> = Vec::new();
     episodes
         .into_iter()
@@ -100,7 +114,7 @@ fn judge(policy: &Policy, rows: &[Row], options: &Options, episodes: Vec<Episode
                 levels.iter().filter(|(t_s, _)| (episode.raised_s..=until).contains(t_s)).collect();
             let highest = after.iter().map(|(_, share)| *share).reduce(f64::max);
             let full = after.iter().find(|(_, share)| *share >= FULL).map(|(t_s, _)| t_s - episode.raised_s);
-            let would = would(policy, &episode, &mut acts);
+            let (would, did) = would(policy, &episode, &mut acts);
             let Episode { gpu, culprit, raised_s, cleared_s, reason } = episode;
             Alarm {
                 raised_s,
@@ -108,6 +122,7 @@ fn judge(policy: &Policy, rows: &[Row], options: &Options, episodes: Vec<Episode
                 container: culprit,
                 gpu,
                 would,
+                did,
                 highest_afterwards: highest,
                 full_after_s: full,
                 reason,
@@ -116,11 +131,24 @@ fn judge(policy: &Policy, rows: &[Row], options: &Options, episodes: Vec<Episode
         .collect()
 }
 
-/// What the policy would have made of an alarm, given what it did before.
-fn would(policy: &Policy, episode: &Episode, acts: &mut Vec<(f64, String)>) -> String {
+/// What the policy would have made of an alarm, given what it did before. Which of several rungs helps is known only in a
+/// cluster: they are all named.
+fn would(policy: &Policy, episode: &Episode, acts: &mut Vec<(f64, String)>) -> (String, Did) {
+    let rungs = ladder::allowed(&policy.actions);
+    let acting: Vec<Rung> = rungs.iter().copied().filter(|rung| *rung != Rung::Notify).collect();
     let notify = if policy.actions.notify { "Notify" } else { "nothing" };
-    if !policy.actions.evict || policy.mode == Mode::Observe {
-        return if policy.mode == Mode::Observe { format!("{notify} (mode Observe)") } else { notify.to_owned() };
+    if policy.mode == Mode::Observe {
+        return (format!("{notify} (mode Observe)"), Did::Tell);
+    }
+    if acting.is_empty() {
+        return (notify.to_owned(), Did::Tell);
+    }
+    let dry = if policy.mode == Mode::DryRun { " (dry run)" } else { "" };
+    let (strong, mild): (Vec<Rung>, Vec<Rung>) = acting.iter().copied().partition(|rung| {
+        ladder::disrupts(*rung) || *rung == Rung::Checkpoint && acting.iter().any(|rung| ladder::disrupts(*rung))
+    });
+    if strong.is_empty() {
+        return (ladder::names(&mild) + dry, Did::Act);
     }
     let disruption = &policy.disruption;
     let earlier: Vec<f64> = acts.iter().filter(|(_, who)| *who == episode.culprit).map(|(at, _)| *at).collect();
@@ -137,11 +165,15 @@ fn would(policy: &Policy, episode: &Episode, acts: &mut Vec<(f64, String)>) -> S
     } else {
         None
     };
-    match (held, policy.mode) {
-        (Some(why), _) => format!("{notify}, Evict held by {why}"),
-        (None, mode) => {
-            acts.push((episode.raised_s, episode.culprit.clone()));
-            if mode == Mode::DryRun { "Evict (dry run)".to_owned() } else { "Evict".to_owned() }
+    match held {
+        Some(why) if mild.is_empty() => (format!("{notify}, {} held by {why}", ladder::names(&strong)), Did::Held),
+        Some(why) => (format!("{}{dry}; {} held by {why}", ladder::names(&mild), ladder::names(&strong)), Did::Act),
+        None => {
+            // Where a milder rung stands before them it is not known whether one of these would have been taken.
+            if mild.is_empty() {
+                acts.push((episode.raised_s, episode.culprit.clone()));
+            }
+            (ladder::names(&acting) + dry, Did::Act)
         }
     }
 }
@@ -164,7 +196,7 @@ fn levels(rows: &[Row], options: &Options, gpu: &str) -> Vec<(f64, f64)> {
 }
 
 /// Moments at which a device became full.
-fn crossings(rows: &[Row], options: &Options) -> Vec<(String, f64)> {
+pub(super) fn crossings(rows: &[Row], options: &Options) -> Vec<(String, f64)> {
     let gpus: std::collections::BTreeSet<&str> = rows.iter().map(|row| row.gpu.as_str()).collect();
     let mut found = Vec::new();
     for gpu in gpus {
@@ -182,9 +214,13 @@ fn crossings(rows: &[Row], options: &Options) -> Vec<(String, f64)> {
 
 fn page(policy: &Policy, alarms: &[Alarm], fulfilled: usize, missed: usize, style: Style) -> String {
     let mut out = String::new();
-    let mut actions: Vec<&str> = Vec::new();
-    actions.extend(policy.actions.notify.then_some("Notify"));
-    actions.extend(policy.actions.evict.then_some("Evict"));
+    let rungs = ladder::allowed(&policy.actions);
+    let acting: Vec<Rung> = rungs.iter().copied().filter(|rung| *rung != Rung::Notify).collect();
+    let actions: Vec<String> = [policy.actions.notify.then(|| "Notify".to_owned()), Some(ladder::names(&acting))]
+        .into_iter()
+        .flatten()
+        .filter(|name| !name.is_empty())
+        .collect();
     // Writing to a String cannot fail.
     let _ = writeln!(
         out,
@@ -196,6 +232,36 @@ fn page(policy: &Policy, alarms: &[Alarm], fulfilled: usize, missed: usize, styl
         time(policy.prediction.horizon.as_secs_f64()),
         time(policy.prediction.act_for.as_secs_f64())
     );
+    out += &listing(alarms, style);
+    let verdict = format!(
+        "{} alarm{}: {fulfilled} before the device was full, {} where it never was; full without an alarm before it: {missed}.",
+        alarms.len(),
+        if alarms.len() == 1 { "" } else { "s" },
+        alarms.len() - fulfilled
+    );
+    out += &wrap(&verdict, 110, 0);
+    out.push('\n');
+    out += not_played(&acting);
+    out
+}
+
+/// What a recording does not know of these rungs.
+pub(super) fn not_played(acting: &[Rung]) -> &'static str {
+    match acting {
+        [] => "",
+        [Rung::Evict] => {
+            "Not played: PodDisruptionBudgets, minAvailable, protected kinds, and how the data would go on after an action.\n"
+        }
+        _ => {
+            "Not played: which rung has a lever on the workload and would help, PodDisruptionBudgets, minAvailable, protected\n\
+             kinds, and how the data would go on after an action.\n"
+        }
+    }
+}
+
+/// Alarms, a line each.
+pub(super) fn listing(alarms: &[Alarm], style: Style) -> String {
+    let mut out = String::new();
     let rows: Vec<Vec<Cell>> = alarms
         .iter()
         .map(|alarm| {
@@ -215,17 +281,6 @@ fn page(policy: &Policy, alarms: &[Alarm], fulfilled: usize, missed: usize, styl
         let titles = [">RAISED", ">CLEARED", "CONTAINER", "WOULD", ">HIGHEST", "FULL", "REASON"];
         out += &table(&titles, &rows, style);
         out.push('\n');
-    }
-    let verdict = format!(
-        "{} alarm{}: {fulfilled} before the device was full, {} where it never was; full without an alarm before it: {missed}.",
-        alarms.len(),
-        if alarms.len() == 1 { "" } else { "s" },
-        alarms.len() - fulfilled
-    );
-    out += &wrap(&verdict, 110, 0);
-    out.push('\n');
-    if policy.actions.evict {
-        out += "Not played: PodDisruptionBudgets, minAvailable, protected kinds, and how the data would go on after an action.\n";
     }
     out
 }

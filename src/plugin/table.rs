@@ -25,6 +25,8 @@ pub enum Output {
 pub struct Style {
     /// With colours.
     pub color: bool,
+    /// Characters of a line, where output goes to a terminal.
+    pub width: Option<usize>,
 }
 
 /// A cell, and how urgent it is where that shall show.
@@ -64,27 +66,47 @@ pub fn colored(text: &str, level: Level, style: Style) -> String {
     if style.color { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
 }
 
-/// A column's title; one that starts with `>` is of numbers and set to the right.
+/// A column's title. One that starts with `>` is of numbers and set to the right. One that starts with `~` and a digit, before
+/// that, may be left out where a terminal is too narrow: the lowest digit first.
 pub type Title = &'static str;
+
+/// A title's rank among those that may be left out, and the rest of it.
+fn rank(title: Title) -> (Option<char>, &'static str) {
+    let rest = title.strip_prefix('~').map(str::chars);
+    rest.map_or((None, title), |mut chars| (chars.next(), chars.as_str()))
+}
 
 /// Lines of cells under titles.
 pub fn table(titles: &[Title], rows: &[Vec<Cell>], style: Style) -> String {
-    let plain = |title: &Title| title.trim_start_matches('>').to_owned();
+    let plain = |title: &Title| rank(title).1.trim_start_matches('>').to_owned();
     let mut widths: Vec<usize> = titles.iter().map(|title| plain(title).chars().count()).collect();
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.text.chars().count());
         }
     }
+    let mut is_shown = vec![true; titles.len()];
+    let mut ranks: Vec<(char, usize)> =
+        titles.iter().enumerate().filter_map(|(place, title)| Some((rank(title).0?, place))).collect();
+    ranks.sort_unstable();
+    for (_, place) in ranks {
+        let shown = widths.iter().zip(&is_shown).filter(|(_, is_shown)| **is_shown).map(|(width, _)| width + 2);
+        let fits = style.width.is_none_or(|width| shown.sum::<usize>() <= width + 2);
+        if let Some(is_shown) = is_shown.get_mut(place).filter(|_| !fits) {
+            *is_shown = false;
+        }
+    }
     let head: Vec<Cell> = titles.iter().map(|title| plain(title).into()).collect();
     let mut out = String::new();
     for row in std::iter::once(&head).chain(rows) {
         let mut line = String::new();
-        for ((cell, width), title) in row.iter().zip(&widths).zip(titles) {
+        for (((cell, width), title), _) in
+            row.iter().zip(&widths).zip(titles).zip(&is_shown).filter(|(_, is_shown)| **is_shown)
+        {
             let pad = " ".repeat(width.saturating_sub(cell.text.chars().count()));
             let text = cell.level.map_or_else(|| cell.text.clone(), |level| colored(&cell.text, level, style));
             let gap = if line.is_empty() { "" } else { "  " };
-            line.extend(if title.starts_with('>') { [gap, &pad, &text] } else { [gap, &text, &pad] });
+            line.extend(if rank(title).1.starts_with('>') { [gap, &pad, &text] } else { [gap, &text, &pad] });
         }
         out += line.trim_end();
         out.push('\n');
@@ -147,9 +169,19 @@ mod tests {
     }
 
     #[test]
+    fn a_narrow_terminal_keeps_what_must_be_seen() {
+        let rows = [vec!["pod-0".into(), "node-a".into(), "81%".into(), "High".into()]];
+        let shown = |width| table(&["POD", "~1NODE", "~2>USE", "RISK"], &rows, Style { color: false, width });
+        assert_eq!(shown(None).lines().next(), Some("POD    NODE    USE  RISK"));
+        assert_eq!(shown(Some(24)).lines().next(), Some("POD    NODE    USE  RISK"));
+        assert_eq!(shown(Some(23)), "POD    USE  RISK\npod-0  81%  High\n");
+        assert_eq!(shown(Some(3)), "POD    RISK\npod-0  High\n");
+    }
+
+    #[test]
     fn colour_never_moves_a_column() {
         let rows = [vec![Level::High.into(), "x".into()]];
-        let colored = table(&["RISK", "Y"], &rows, Style { color: true });
+        let colored = table(&["RISK", "Y"], &rows, Style { color: true, width: None });
         assert!(colored.contains("\u{1b}[31mHigh\u{1b}[0m  x"), "{colored:?}");
     }
 }

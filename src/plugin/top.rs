@@ -90,7 +90,7 @@ pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -
     let code = if args.fail_on.is_some_and(|level| worst >= level) { NO } else { FINE };
     let text = match output {
         Output::Table => listed.narrow(style),
-        Output::Wide => table(&listed.titles, &listed.rows, style),
+        Output::Wide => table(&listed.titles, &listed.rows, Style { width: None, ..style }),
         Output::Csv => csv(listed.columns, &listed.items),
         Output::Json | Output::Yaml => document(&envelope(listed.kind, &listed.items, &seen.not_seen), output),
     };

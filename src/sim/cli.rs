@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use crate::client::Client;
 use crate::driver;
 use crate::machine::Costs;
-use crate::protocol::{Answer, DEFAULT_SOCKET, Fault, Kind, Request, SOCKET_ENV, State};
+use crate::protocol::{Accounting, Answer, DEFAULT_SOCKET, Fault, Kind, Request, SOCKET_ENV, State};
 use crate::shape::Shape;
 use crate::signals::Signals;
 use crate::spec::parse_devices;
@@ -59,6 +59,12 @@ pub struct DriverArgs {
     /// Memory that belongs to nobody on a device with a process
     #[arg(long, default_value = "15MiB", value_parser = parse_size, value_name = "SIZE")]
     pub unattributed: u64,
+    /// How memory is accounted and limited by cgroup
+    #[arg(long, value_enum, default_value_t)]
+    pub accounting: Accounting,
+    /// Where the cgroups of processes are read
+    #[arg(long, default_value = "/proc", value_name = "PATH")]
+    pub proc: PathBuf,
 }
 
 /// Flags of `workload`.
@@ -142,7 +148,8 @@ impl Command {
 
 /// Runs the driver until a signal.
 pub fn main_driver(args: DriverArgs) -> ExitCode {
-    let DriverArgs { socket: Socket { socket }, devices, node, context, context_mig, unattributed } = args;
+    let DriverArgs { socket: Socket { socket }, devices, node, context, context_mig, unattributed, accounting, proc } =
+        args;
     let devices = match parse_devices(&devices, &node.unwrap_or_else(host_name)) {
         Ok(devices) => devices,
         Err(why) => return fail(&format!("--devices: {why}")),
@@ -156,7 +163,7 @@ pub fn main_driver(args: DriverArgs) -> ExitCode {
         }
     };
     let costs = Costs { context, context_mig, unattributed };
-    match driver::run(driver::Config { socket: socket.clone(), devices, costs }, ready) {
+    match driver::run(driver::Config { socket: socket.clone(), devices, costs, accounting, proc }, ready) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&chain(&error)),
     }

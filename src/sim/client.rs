@@ -34,6 +34,15 @@ impl Client {
         Ok(Self { stream: BufReader::new(stream), told: None })
     }
 
+    /// The same for a process whose calls may wait for as long as it is suspended.
+    ///
+    /// # Errors
+    /// The connection is gone.
+    pub fn patient(self) -> io::Result<Self> {
+        self.stream.get_ref().set_read_timeout(None)?;
+        Ok(self)
+    }
+
     /// Asks, and waits for the answer.
     ///
     /// # Errors

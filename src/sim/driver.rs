@@ -17,12 +17,14 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::machine::{ClientId, Costs, Machine, Wanted};
-use crate::protocol::{Answer, Request, receive, send};
+use crate::protocol::{Accounting, Answer, Request, receive, send};
 use crate::signals::Signals;
 use crate::spec::DeviceSpec;
 
 /// A client that does not read its answer for this long is cut off.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between two looks at whether a suspended process goes on.
+const SUSPENDED_POLL: Duration = Duration::from_millis(20);
 
 /// What a driver is started with.
 #[derive(Clone, Debug)]
@@ -33,6 +35,17 @@ pub struct Config {
     pub devices: Vec<DeviceSpec>,
     /// What contexts cost.
     pub costs: Costs,
+    /// How memory is accounted by cgroup.
+    pub accounting: Accounting,
+    /// Where clients' cgroups are read.
+    pub proc: PathBuf,
+}
+
+impl Config {
+    /// A driver with the default costs, accounting and `/proc`.
+    pub fn new(socket: PathBuf, devices: Vec<DeviceSpec>) -> Self {
+        Self { socket, devices, costs: Costs::default(), accounting: Accounting::default(), proc: "/proc".into() }
+    }
 }
 
 /// Why a driver does not start.
@@ -56,6 +69,7 @@ pub struct Handle {
 #[derive(Debug)]
 struct Shared {
     socket: PathBuf,
+    proc: PathBuf,
     machine: Mutex<Machine>,
     stopping: AtomicBool,
     streams: Mutex<HashMap<ClientId, UnixStream>>,
@@ -78,7 +92,7 @@ pub fn run(config: Config, ready: impl FnOnce()) -> Result<(), Error> {
 impl Handle {
     /// Listens, and serves from threads of its own.
     pub fn start(config: Config) -> Result<Self, Error> {
-        let Config { socket, devices, costs } = config;
+        let Config { socket, devices, costs, accounting, proc } = config;
         let failed = |source| Error::Listen { socket: socket.clone(), source };
         remove_stale(&socket)?;
         if let Some(parent) = socket.parent() {
@@ -90,7 +104,8 @@ impl Handle {
         let identity = identity(&socket).map_err(failed)?;
         let shared = Arc::new(Shared {
             socket: socket.clone(),
-            machine: Mutex::new(Machine::new(devices, costs, boot_id())),
+            proc,
+            machine: Mutex::new(Machine::new(devices, costs, boot_id()).accounting(accounting)),
             stopping: AtomicBool::new(false),
             streams: Mutex::new(HashMap::new()),
         });
@@ -180,7 +195,22 @@ fn serve(shared: &Shared, client: ClientId, stream: UnixStream) -> io::Result<()
     let mut told = None;
     while let Some(request) = receive::<Request>(&mut stream)? {
         let is_news = request == Request::News;
-        let mut answer = handle(&mut lock(&shared.machine), client, pid, request, Instant::now());
+        let holds = matches!(request, Request::Open { .. } | Request::Alloc { .. } | Request::Free { .. });
+        // The calls of a process that is suspended wait, for as long as it is.
+        while holds && lock(&shared.machine).is_suspended(pid) && !shared.stopping.load(Ordering::SeqCst) {
+            if !is_alive(pid) {
+                return Ok(());
+            }
+            thread::sleep(SUSPENDED_POLL);
+        }
+        let mut answer = {
+            let mut machine = lock(&shared.machine);
+            let limits = matches!(request, Request::SetLimit { .. } | Request::GetLimit { .. });
+            if limits || (holds && machine.has_limits()) {
+                machine.refresh_cgroups(|pid| cgroup(&shared.proc, pid));
+            }
+            handle(&mut machine, client, pid, request, Instant::now())
+        };
         if is_news && told.as_ref() == Some(&answer) {
             answer = Answer::Same;
         } else if is_news {
@@ -201,12 +231,26 @@ fn handle(machine: &mut Machine, client: ClientId, pid: u32, request: Request, n
         }
         Request::Alloc { bytes } => machine.alloc(client, bytes, now),
         Request::Free { bytes } => machine.free(client, bytes),
+        Request::SetLimit { device, cgroup, soft, hard } => machine.set_limit(device, &cgroup, soft, hard, now),
+        Request::GetLimit { device, cgroup } => machine.limit(device, &cgroup, now),
+        Request::Checkpoint { pid, step } => machine.checkpoint(pid, step, now),
         Request::State | Request::News => Answer::State(machine.state(pid, now)),
         Request::SetFault { device, fault, for_millis } => {
             machine.set_fault(device, fault, for_millis.and_then(|ms| now.checked_add(Duration::from_millis(ms))))
         }
         Request::ClearFault { device, fault } => machine.clear_fault(device, fault),
     }
+}
+
+/// Its connection says nothing while we do not read from it.
+fn is_alive(pid: u32) -> bool {
+    // SAFETY: signal 0 is sent to nobody; it only tells whether the process exists.
+    let result = unsafe { libc::kill(pid.cast_signed(), 0) };
+    result == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+}
+
+fn cgroup(proc: &Path, pid: u32) -> String {
+    fs::read_to_string(proc.join(pid.to_string()).join("cgroup")).unwrap_or_default()
 }
 
 /// The PID behind a connection, in this process's PID namespace; 0 where it has none here.

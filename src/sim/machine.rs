@@ -7,9 +7,15 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::protocol::{
-    Answer, DRIVER_VERSION, DeviceState, Fault, InstanceState, Kind, Memory, OutOfMemory, Process, State,
+    Accounting, Answer, CheckpointState, DRIVER_VERSION, DeviceState, Fault, InstanceState, Kind, Memory, OutOfMemory,
+    Process, State,
 };
 use crate::spec::DeviceSpec;
+
+mod checkpoint;
+mod limits;
+
+pub use checkpoint::NOT_READY;
 
 /// One connection.
 pub type ClientId = u64;
@@ -33,6 +39,10 @@ pub struct Machine {
     devices: Vec<DeviceSpec>,
     clients: BTreeMap<ClientId, Client>,
     faults: Vec<ActiveFault>,
+    accounting: Accounting,
+    limits: limits::Limits,
+    /// Processes that do not run; all others do.
+    suspended: BTreeMap<u32, CheckpointState>,
 }
 
 /// The context that a connection asks for.
@@ -56,6 +66,8 @@ struct Client {
     place: Place,
     context: u64,
     held: u64,
+    /// Text of its `/proc/<pid>/cgroup`, as it was last looked at.
+    cgroup: String,
 }
 
 /// A whole device, or one MIG instance of it.
@@ -86,7 +98,22 @@ impl Default for Costs {
 impl Machine {
     /// A machine with these devices and no processes. `boot` tells one start of the driver from another.
     pub fn new(devices: Vec<DeviceSpec>, costs: Costs, boot: u64) -> Self {
-        Self { boot, costs, devices, clients: BTreeMap::new(), faults: Vec::new() }
+        Self {
+            boot,
+            costs,
+            devices,
+            clients: BTreeMap::new(),
+            faults: Vec::new(),
+            accounting: Accounting::default(),
+            limits: limits::Limits::default(),
+            suspended: BTreeMap::new(),
+        }
+    }
+
+    /// The same with another accounting.
+    pub fn accounting(mut self, accounting: Accounting) -> Self {
+        self.accounting = accounting;
+        self
     }
 
     /// Gives a connection its one context.
@@ -110,7 +137,8 @@ impl Machine {
         if context.saturating_add(extra) > memory.free {
             return Answer::OutOfMemory(self.out_of_memory(place, pid, 0, 0, context));
         }
-        self.clients.insert(client, Client { pid, name: name.to_owned(), kind, place, context, held: 0 });
+        let name = name.to_owned();
+        self.clients.insert(client, Client { pid, name, kind, place, context, held: 0, cgroup: String::new() });
         Answer::Opened {
             device: place.device as u32,
             slot: place.slot.map(|slot| slot as u32),
@@ -131,6 +159,11 @@ impl Machine {
         if bytes > self.memory(place).free {
             return Answer::OutOfMemory(self.out_of_memory(place, pid, context, held, bytes));
         }
+        if let Some((hard, used)) = self.tightest(client).filter(|(hard, used)| used.saturating_add(bytes) > *hard) {
+            // Within a limited cgroup the limit is all there is of the device.
+            let refusal = self.out_of_memory(place, pid, context, held, bytes);
+            return Answer::OutOfMemory(OutOfMemory { total: hard, free: hard.saturating_sub(used), ..refusal });
+        }
         self.hold(client, held + bytes)
     }
 
@@ -145,6 +178,8 @@ impl Machine {
     /// Forgets a connection; its memory is free at once.
     pub fn close(&mut self, client: ClientId) {
         self.clients.remove(&client);
+        let Self { clients, suspended, .. } = self;
+        suspended.retain(|pid, _| clients.values().any(|client| client.pid == *pid));
     }
 
     /// Makes something fail, until then if given.
@@ -202,8 +237,9 @@ impl Machine {
     /// The processes of a device; connections of one process to one place are one entry.
     fn processes(&self, device: usize) -> Vec<Process> {
         let mut processes: BTreeMap<(u32, Option<usize>, Kind), Process> = BTreeMap::new();
-        for client in self.clients.values().filter(|client| client.place.device == device) {
-            let Client { pid, ref name, kind, place, context, held } = *client;
+        let here = |client: &&Client| client.place.device == device && self.is_on_device(client);
+        for client in self.clients.values().filter(here) {
+            let Client { pid, ref name, kind, place, context, held, cgroup: _ } = *client;
             let entry = processes.entry((pid, place.slot, kind)).or_insert_with(|| Process {
                 pid,
                 name: name.clone(),
@@ -223,7 +259,9 @@ impl Machine {
             None => (spec.total, spec.reserved),
         };
         let inside = |client: &&Client| {
-            client.place.device == place.device && (place.slot.is_none() || client.place.slot == place.slot)
+            client.place.device == place.device
+                && (place.slot.is_none() || client.place.slot == place.slot)
+                && self.is_on_device(client)
         };
         let mut used: u64 = self.clients.values().filter(inside).map(|client| client.context + client.held).sum();
         if self.clients.values().any(|client| inside(&client)) {
@@ -295,8 +333,12 @@ impl Machine {
     }
 
     fn is_lost(&self, device: usize, now: Instant) -> bool {
+        self.has(Fault::Lost, device, now)
+    }
+
+    fn has(&self, fault: Fault, device: usize, now: Instant) -> bool {
         self.faults.iter().any(|active| {
-            active.fault == Fault::Lost
+            active.fault == fault
                 && active.device.is_none_or(|index| index == device)
                 && active.until.is_none_or(|until| now < until)
         })

@@ -50,6 +50,31 @@ pub enum Request {
     State,
     /// The same, if anything changed since this connection was last told.
     News,
+    /// Limit the memory of a cgroup on a device, as the driver's memory accounting does.
+    SetLimit {
+        /// Device index.
+        device: u32,
+        /// Path of the cgroup's directory, as the caller sees it.
+        cgroup: String,
+        /// Bytes that are kept for it; only recorded.
+        soft: u64,
+        /// Bytes it may hold; all ones for no limit.
+        hard: u64,
+    },
+    /// The limit of a cgroup on a device.
+    GetLimit {
+        /// Device index.
+        device: u32,
+        /// Path of the cgroup's directory, as the caller sees it.
+        cgroup: String,
+    },
+    /// Look at a process's checkpoint state, or change it.
+    Checkpoint {
+        /// The process as the driver sees it.
+        pid: u32,
+        /// What to do.
+        step: CheckpointStep,
+    },
     /// Switch faults on.
     SetFault {
         /// Device index; all devices where absent.
@@ -97,6 +122,27 @@ pub enum Answer {
     },
     /// To `open` and `alloc`: CUDA_ERROR_OUT_OF_MEMORY.
     OutOfMemory(OutOfMemory),
+    /// To `get_limit`.
+    Limit {
+        /// Bytes kept for the cgroup.
+        soft: u64,
+        /// Bytes it may hold; all ones for no limit.
+        hard: u64,
+        /// Bytes its processes hold on the device.
+        used: u64,
+    },
+    /// To `set_limit` and `get_limit`: there is no accounting, or (in `misc`) no limit was ever set.
+    LimitNotSupported,
+    /// To `checkpoint`: the state afterwards.
+    Checkpointed {
+        /// State.
+        state: CheckpointState,
+    },
+    /// To `checkpoint`: why not, as a CUresult.
+    CheckpointRefused {
+        /// The code.
+        code: u32,
+    },
     /// To `state` and `news`.
     State(State),
     /// To `news`: nothing changed.
@@ -204,6 +250,50 @@ pub struct Process {
     pub bytes: u64,
 }
 
+/// A step of the CUDA checkpoint API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckpointStep {
+    /// Only look.
+    State,
+    /// Let no further CUDA call through.
+    Lock,
+    /// Move its device memory to host memory.
+    Checkpoint,
+    /// Move it back.
+    Restore,
+    /// Let CUDA calls through again.
+    Unlock,
+}
+
+/// `CUprocessState`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u32)]
+pub enum CheckpointState {
+    /// It runs.
+    #[default]
+    Running = 0,
+    /// Its CUDA calls wait.
+    Locked = 1,
+    /// Its device memory is in host memory.
+    Checkpointed = 2,
+    /// It cannot go on.
+    Failed = 3,
+}
+
+/// How the driver accounts memory by cgroup.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Accounting {
+    /// Through the kernel's dmem controller: to lower a limit below use succeeds and changes nothing.
+    #[default]
+    Dmem,
+    /// In the driver: any limit is taken, and one that was never set cannot be read.
+    Misc,
+    /// Not at all, as before driver 615.
+    Off,
+}
+
 /// In which of NVML's process lists a process appears.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
@@ -249,6 +339,18 @@ pub enum Fault {
     Growing,
     /// No PID is visible to the reader, as without the host's PID namespace.
     PidsHidden,
+    /// Setting a memory limit succeeds and changes nothing.
+    LimitIgnored,
+    /// `NO_PERMISSION` from setting a memory limit, as without root.
+    LimitRefused,
+    /// `NOT_SUPPORTED` from the memory-limit calls.
+    LimitsNotSupported,
+    /// Locking a process for a checkpoint times out: its work on the device does not end.
+    LockTimesOut,
+    /// A checkpoint fails after the lock.
+    CheckpointFails,
+    /// A restore fails; the process cannot go on.
+    RestoreFails,
 }
 
 // === impl Fault ===

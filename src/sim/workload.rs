@@ -109,7 +109,9 @@ fn connect(config: &Config, signals: &Signals) -> Result<Option<(Client, String)
         context: config.shape.options.context,
     };
     loop {
-        let opened = Client::connect(&config.socket).and_then(|mut client| Ok((client.ask(&open)?, client)));
+        let opened = Client::connect(&config.socket)
+            .and_then(Client::patient)
+            .and_then(|mut client| Ok((client.ask(&open)?, client)));
         match opened {
             Ok((Answer::Opened { device, slot, total, context, pid }, client)) => {
                 let slot = slot.map_or_else(String::new, |slot| format!(".{slot}"));

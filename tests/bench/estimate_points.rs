@@ -1,6 +1,8 @@
 // Reads the committed points into shapes and runs. What a source leaves open is set here, once for each source and for
 // the reason given, never for a single point.
 
+use gpumem_engine::estimate::job::answer;
+use gpumem_engine::estimate::options::Options;
 use gpumem_engine::estimate::run::{
     Attention, Checkpointing, Compute, Format, Lora, Offload, Optimizer, Parallel, Run, Step, Targets, Task,
 };
@@ -53,6 +55,52 @@ const PUBLISHED: &str = include_str!("../data/estimator_points.json");
 const H200: &str = include_str!("../data/estimator_points_h200.json");
 const MORE: &str = include_str!("../data/estimator_points_h200_more.json");
 const GIB: f64 = 1_073_741_824.0;
+
+const PREDICTED: &str = include_str!("../data/estimate_h200_predicted.json");
+const MEASURED: &str = include_str!("../data/estimate_h200_measured.jsonl");
+
+/// A job that was predicted before it was measured, in bytes.
+pub struct Aside {
+    pub name: String,
+    /// What the driver counted for the process.
+    pub actual: f64,
+    /// What was said before.
+    pub then: Interval,
+    /// What is said now.
+    pub now: Interval,
+    /// Live tensors: said then, said now, measured.
+    pub live: (f64, f64, f64),
+}
+
+pub fn aside() -> Vec<Aside> {
+    let predicted: Value = serde_json::from_str(PREDICTED).expect("committed data is JSON");
+    let measured: Vec<Value> = MEASURED.lines().map(|line| serde_json::from_str(line).expect("committed data is JSON")).collect();
+    let bytes = |value: &Value| value.as_f64().expect("a committed number");
+    let points = predicted["points"].as_array().expect("a list of points");
+    points
+        .iter()
+        .filter_map(|point| {
+            // What failed on the machine has no peak.
+            let found = measured.iter().find(|found| found["name"] == point["name"] && found["error"].is_null())?;
+            let mut options: Options = serde_json::from_value(point["options"].clone()).expect("committed options");
+            options.gpu = predicted["gpu"].as_str().map(str::to_owned);
+            options.config = point["shape"].is_object().then(|| point["shape"].to_string());
+            let now = answer(&options).expect("a job that can be").estimate;
+            let said = &point["predicted"]["totalBytes"];
+            Some(Aside {
+                name: text(point, "name").to_owned(),
+                actual: bytes(&found["usedByProcessBytes"]),
+                then: Interval::new(bytes(&said["low"]), bytes(&said["median"]), bytes(&said["high"])),
+                now: now.total,
+                live: (
+                    bytes(&point["predicted"]["allocatedBytes"]["median"]),
+                    now.allocated.median,
+                    bytes(&found["peakAllocatedBytes"]),
+                ),
+            })
+        })
+        .collect()
+}
 
 pub fn load() -> Vec<Point> {
     let parse = |text: &str| serde_json::from_str::<Value>(text).expect("committed data is JSON");
@@ -190,7 +238,15 @@ fn published(point: &Value) -> Result<Point, &'static str> {
     if point["oom"] == true || point["measured_gib"].is_null() {
         return Err("ran out of memory: no peak");
     }
-    let shape: Shape = known::shape(model).ok_or("no known shape")?;
+    if text(point, "note").contains("cached pool, not need") {
+        // Its own page has less for twice the sequence: the reading is of what the allocator held by then.
+        return Err("the source contradicts itself: less for twice the sequence");
+    }
+    let mut shape: Shape = known::shape(model).ok_or("no known shape")?;
+    if source.contains("litgpt") {
+        // Its own model code has PyTorch's GELU in one kernel.
+        shape.composed_gelu = false;
+    }
     let gpus = whole(point, "gpus", 1);
     let mut run = Run::train();
     run.card = cards::find(text(point, "gpu"));

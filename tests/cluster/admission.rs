@@ -178,6 +178,15 @@ async fn an_opted_in_namespace_gets_the_defaults_as_the_rules_say() -> Result<()
     again["metadata"] = json!({"name": "tried"});
     let twice = admitted(&scene, &again).await?;
     ensure!(twice.spec == once.spec, "admitting a pod twice is admitting it once");
+    // Two entries of one name cannot be told apart in an apply: both stay, and the others are added all the same.
+    let doubled =
+        [("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64"), ("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:32")];
+    let found = admitted(&scene, &pod(&[container(&doubled)], &json!({}))).await?.spec.context("a pod has a spec")?;
+    let found = found.containers.first().map(env).unwrap_or_default();
+    for (found, (name, value)) in found.iter().zip(doubled) {
+        ensure!((found.0.as_str(), found.1.as_deref()) == (name, Some(value)), "{found:?}");
+    }
+    ensure!(found.len() == 4, "{found:?}");
     let refused = admitted(&scene, &pod(&containers, &json!({LABEL_DEFAULTS: "Disabled"}))).await?;
     follows_the_rules(
         &refused,

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use gpumem::api::node::{GpuMemoryNode, LimitPhase};
+use gpumem::api::policy::GpuMemoryPolicy;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams, LogParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::story::plan::Plan;
@@ -158,6 +160,49 @@ async fn a_policy_switched_back_to_observe_evicts_nobody() -> Result<()> {
             .await?
             .iter()
             .any(|pod| pod.metadata.uid.as_ref() == Some(&uid) && pod.metadata.deletion_timestamp.is_none()))
+    })
+    .await?;
+    scene.close().await
+}
+
+#[tokio::test]
+async fn a_growth_limit_makes_the_grower_fail_its_own_allocation_while_its_neighbour_lives() -> Result<()> {
+    let world = World::find().await?;
+    let scene = Scene::open(&world, "calm-limit").await?;
+    scene
+        .enforce("p", "grower", |spec| {
+            spec["actions"] = json!([{"type": "LimitGrowth"}]);
+            spec["growthLimit"] = json!({"ceiling": "30Gi", "enforcement": "Kernel"});
+        })
+        .await?;
+    scene.deploy("neighbour", 3, "plateau:at=45GiB").await?;
+    scene.running("neighbour").await?;
+    // Enough time to be held before 30 GiB, and without a limit it would fill the device a minute later.
+    scene.deploy("grower", 3, "leak:from=10GiB,rate=400MiB/s,start=15s").await?;
+    let uid = scene.running("grower").await?;
+    let nodes: Api<GpuMemoryNode> = Api::all(world.client.clone());
+    let held = until("the limit is read back", EVICTION, || async {
+        let found = nodes.list(&ListParams::default()).await?.items.into_iter();
+        let mut entries = found.flat_map(|node| node.status.map(|status| status.limits).unwrap_or_default());
+        Ok(entries.find(|entry| entry.pod_uid == uid && entry.state == LimitPhase::Applied))
+    })
+    .await?;
+    assert_eq!(held.applied, Some(30 << 30), "{held:?}");
+    assert!(held.backend.contains("simulated"), "{held:?}");
+    until("the grower ends by its own allocation", 2 * EVICTION, || async {
+        Ok((scene.restarts("grower").await? > 0).then_some(()))
+    })
+    .await?;
+    let pod = scene.pods("grower").await?.into_iter().find_map(|pod| pod.metadata.name).unwrap_or_default();
+    let previous = LogParams { previous: true, ..LogParams::default() };
+    let log = scene.api::<Pod>().logs(&pod, &previous).await?;
+    ensure!(log.contains("CUDA out of memory") && log.contains("total capacity of 30.00 GiB"), "{log}");
+    assert_eq!(scene.restarts("neighbour").await?, 0);
+    scene.api::<GpuMemoryPolicy>().delete("p", &DeleteParams::default()).await?;
+    until("nothing holds any more", EVICTION, || async {
+        let found = nodes.list(&ListParams::default()).await?.items.into_iter();
+        let mut entries = found.flat_map(|node| node.status.map(|status| status.limits).unwrap_or_default());
+        Ok(entries.all(|entry| entry.pod_uid != uid).then_some(()))
     })
     .await?;
     scene.close().await

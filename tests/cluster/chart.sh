@@ -100,6 +100,11 @@ offline() {
   expect "by default nothing is simulated" absent 'gpumem-sim|GPUMEM_SIM' "$work/default"
   "$helm" template r "$chart" -s templates/agent-rbac.yaml >"$work/render"
   expect "the agent has no right to write" absent 'create|update|patch|delete|\*' "$work/render"
+  "$helm" template r "$chart" -s templates/agent-rbac.yaml -f "$chart/ci/limits-values.yaml" >"$work/render"
+  expect "and none where it limits and suspends" absent 'create|update|patch|delete|\*' "$work/render"
+  expect "by default nobody reads or writes limits" absent 'gpumemorynodes/status|SYS_PTRACE|/host/cgroup' "$work/default"
+  render "$work/render" --set agent.limits.enabled=true
+  expect "limits take root and no capability" absent 'SYS_PTRACE|DAC_OVERRIDE' "$work/render"
   "$helm" template r "$chart" -f "$chart/ci/everything-values.yaml" >"$work/render"
   awk '/matchLabels:|^  selector:/ {inside = 1; next} inside && !/^ *(app.kubernetes.io|matchLabels)/ {inside = 0} inside' "$work/render" >"$work/selectors"
   expect "common labels are in no selector" absent 'team|cost' "$work/selectors"
@@ -121,6 +126,8 @@ offline() {
   render "$work/render" --set hook.enabled=true,admission.force=true
   expect "the hook comes without the defaults too" grep -q 'optional: true' "$work/render"
   expect "and without a right to other ConfigMaps" test "$(grep -c 'resourceNames: \[gpumem-hook\]' "$work/render")" = 2
+  "$helm" install r "$chart" -n gpumem --dry-run=client --set admission.enabled=true >"$work/notes" 2>&1
+  expect "the notes say where nothing can be done at admission" grep -q 'change no pod here' "$work/notes"
   refuse "a hook folder that is no path is refused" render "$work/render" --set hook.mountPath=opt
   "$helm" install r "$chart" -n gpumem --dry-run=client -f "$chart/ci/demo-values.yaml" >"$work/notes" 2>&1
   expect "the notes of a demo say that it is one" grep -q 'DEMO: the GPUs of this release are simulated' "$work/notes"

@@ -153,15 +153,15 @@ act("training", "ml-train", "Notify", "Succeeded", "Enforce", -23.1, -19.1, -14.
 act("training", "ml-train", "Checkpoint", "Succeeded", "Enforce", -17.2, -11.2, -6.2, -1.05);
 act("training", "research", "Notify", "Succeeded", "DryRun", -2.6, -1.6, -0.7, -0.1);
 act("training", "research", "Evict", "DryRun", "DryRun", -2.55, -1.55, -0.68);
-act("serving", "search", "Evict", "Blocked", "Enforce", -8.9, -3.5);
-for (const [reason, ...times] of [["Cooldown", -17, -11, -6.1], ["Budget", -8.9, -3.5], ["StaleData", -1.9], ["Observe", -14, -9, -2, -1]]) series("gpumem_decisions_blocked_total", { ...l, reason }, steps(...times));
+act("serving", "search", "Evict", "BlockedByBudget", "Enforce", -8.9, -3.5);
+for (const [reason, ...times] of [["Cooldown", -17, -11, -6.1], ["ConcurrentBudgetExhausted", -8.9, -3.5], ["SamplesStale", -1.9], ["ModeObserve", -14, -9, -2, -1]]) series("gpumem_decisions_blocked_total", { ...l, reason }, steps(...times));
 const condition = (namespace, policy, name, reason, value) => series("gpumem_policy_condition", { ...leaderOnly, namespace, policy, condition: name, reason }, constant(value));
 for (const [namespace, policy, risky] of [["ml-train", "training", 1], ["research", "training", 1], ["search", "serving", 0]]) {
-  condition(namespace, policy, "Ready", "Valid", 1); condition(namespace, policy, "TargetsResolved", "Resolved", 1);
-  condition(namespace, policy, "DataFresh", "Fresh", 1); condition(namespace, policy, "AtRisk", risky ? "AboveAct" : "Calm", risky);
+  condition(namespace, policy, "Ready", "Accepted", 1); condition(namespace, policy, "TargetsResolved", "Resolved", 1);
+  condition(namespace, policy, "DataFresh", "Fresh", 1); condition(namespace, policy, "AtRisk", risky ? "OutOfMemoryExpected" : "NoRisk", risky);
 }
-condition("search", "misspelt", "Ready", "Invalid", 0); condition("search", "misspelt", "TargetsResolved", "Empty", 0);
-condition("search", "misspelt", "DataFresh", "Fresh", 1); condition("search", "misspelt", "AtRisk", "Calm", 0);
+condition("search", "misspelt", "Ready", "InvalidSpec", 0); condition("search", "misspelt", "TargetsResolved", "NoMatch", 0);
+condition("search", "misspelt", "DataFresh", "Fresh", 1); condition("search", "misspelt", "AtRisk", "NoRisk", 0);
 out.push("# EOF\n");
 flush();
 }

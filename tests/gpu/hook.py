@@ -187,9 +187,11 @@ def jax_is_told():
 
 
 def overhead():
-    result = bench.compare("cuda", 6.0, 4)
+    result = bench.run("cuda", 60.0, True, "--alternate-here")
     say("overhead of a training loop is below half a percent", result["overhead_percent"] < bench.PROMISED_PERCENT
-        and result["failures"] == 0, **result)
+        and result["failures"] == 0 and result["beats"] > 10, **result)
+    # Two processes of one program differ by more than that; shown for the order of magnitude.
+    print(json.dumps({"what": "the same loop in processes of their own", **bench.compare("cuda", 5.0, 1)}), flush=True)
 
 
 def main():

@@ -5,6 +5,7 @@
 
 The frameworks' own wheels are too large for this; tests/gpu/hook.py runs the hook with the real ones.
 """
+import ast
 import base64
 import json
 import os
@@ -107,6 +108,24 @@ class ItStaysOut(HookTest):
             print(sorted(name for name in sys.modules if name in ("jax", "tensorflow")), hook().failures, hook().live)
         """)
         self.assertEqual(out, "[] 0 set()")  # the stub fails when it is asked too early
+
+    def test_its_grammar_is_that_of_python_3_8(self):
+        for folder, _, names in os.walk(HOOK):
+            for name in names:
+                if name.endswith(".py"):
+                    with open(os.path.join(folder, name)) as source:
+                        ast.parse(source.read(), name, feature_version=(3, 8))
+
+    def test_signals_reach_the_program_and_not_the_hooks_threads(self):
+        out = self.python("""
+            import torch, signal, threading
+            torch.cuda.grow(1); rounds()
+            for task in os.listdir("/proc/self/task"):
+                with open("/proc/self/task/%s/status" % task) as status:
+                    blocked = [line.split()[1] for line in status if line.startswith("SigBlk")][0]
+                print(int(task) == threading.main_thread().native_id, int(blocked, 16) >> 14 & 1)
+        """)
+        self.assertEqual(sorted(out.splitlines()), ["False 1", "False 1", "True 0"])
 
     def test_isolated_mode_runs_without_it(self):
         self.assertEqual(self.python("print('gpumem_hook' in sys.modules)", "-I"), "False")

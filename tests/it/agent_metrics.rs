@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gpumem::agent::exporter::{Exporter, SelfMetrics};
+use gpumem::agent::hook::Figures;
 use gpumem::agent::owners;
-use gpumem::agent::snapshot::{ContainerView, DeviceView, Snapshot};
-use gpumem::api::usage::NvmlState;
+use gpumem::agent::pods::Pod;
+use gpumem::agent::snapshot::{ContainerView, DeviceView, HookView, Snapshot};
+use gpumem::api::usage::{NvmlState, PodReport};
 use gpumem_engine::identity::{DeviceKey, MigInstance};
 use gpumem_engine::quantity::{Bytes, Moment};
 use gpumem_engine::sample::{DeviceMemory, QueryFailure};
@@ -45,6 +48,35 @@ fn container(namespace: &str, pod: &str, container: &str, gib: u64) -> Container
     }
 }
 
+/// What a hooked container of GPU-0 says; TensorFlow does not say what it holds.
+fn hook(pod: &str, container: &str, allocated: Option<u64>, reserved: Option<u64>) -> HookView {
+    let report = PodReport {
+        uid: pod.into(),
+        namespace: "team".to_owned(),
+        name: pod.to_owned(),
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        owner: None,
+        terminating: false,
+        ends: Vec::new(),
+    };
+    let (namespace, name) = ("team".into(), pod.into());
+    HookView {
+        device: DeviceKey::whole("GPU-0"),
+        index: 0,
+        pod: Arc::new(Pod { report, namespace, name, config_hash: None, containers: Vec::new() }),
+        container: container.into(),
+        container_id: "id".into(),
+        figures: Figures {
+            allocated: allocated.map(Bytes::gib),
+            reserved: reserved.map(Bytes::gib),
+            ooms: 0,
+            hooked: 1,
+            processes: 1,
+        },
+    }
+}
+
 fn render(snapshot: Snapshot, metrics: &SelfMetrics) -> String {
     let (_sender, receiver) = watch::channel(Arc::new(snapshot));
     let exporter = Exporter::new("node-a".to_owned(), receiver, metrics, || Moment(12_500)).unwrap();
@@ -71,7 +103,8 @@ fn the_metrics_of_a_busy_node_read_as_in_the_golden_file() {
         reason: "",
         simulated: false,
         devices: vec![shared, lost, slice],
-        hooks: Vec::new(),
+        limits: Vec::new(),
+        hooks: vec![hook("train-0", "main", Some(20), Some(32)), hook("tf", "main", Some(8), None)],
     };
     let metrics = SelfMetrics::new().unwrap();
     metrics.query_failed("memory", QueryFailure::DeviceLost);
@@ -93,4 +126,44 @@ fn a_node_whose_driver_is_absent_has_no_device_and_says_why() {
     assert!(text.contains("gpumem_agent_nvml_up{node=\"node-a\",reason=\"absent\"} 0\n"), "{text}");
     assert!(!text.contains("gpumem_device_"), "missing is never 0:\n{text}");
     assert!(!text.contains("gpumem_agent_sample_age_seconds"), "there is no sample yet");
+}
+
+/// Series in a text whose line has `part`.
+fn series<'a>(text: &'a str, part: &'a str) -> impl Iterator<Item = &'a str> {
+    text.lines().filter(move |line| !line.starts_with('#') && line.contains(part))
+}
+
+#[test]
+fn a_thousand_pods_that_came_and_went_leave_nothing_and_series_stay_within_their_bounds() {
+    let metrics = SelfMetrics::new().unwrap();
+    let (sender, receiver) = watch::channel(Arc::new(Snapshot::starting()));
+    let exporter = Exporter::new("node-a".to_owned(), receiver, &metrics, || Moment(12_500)).unwrap();
+    let scrape = |devices| {
+        let nvml = NvmlState::Up { driver: "580.159".to_owned() };
+        let snapshot = Snapshot { nvml, at: Some(Moment::from_secs(10)), devices, ..Snapshot::starting() };
+        sender.send_replace(Arc::new(snapshot));
+        String::from_utf8(exporter.render().unwrap()).unwrap()
+    };
+    for round in 0..250_u64 {
+        let mut shared = device(0, "GPU-0", None);
+        shared.containers = (0..4).map(|pod| container("team", &format!("pod-{round}-{pod}"), "main", 10)).collect();
+        let text = scrape(vec![shared, device(1, "GPU-1", None)]);
+        for pod in 0..4 {
+            // The controller adds eight: growth, risk, and three each of probability and time to OOM.
+            let count = series(&text, &format!("pod=\"pod-{round}-{pod}\"")).count();
+            assert!((2..=5).contains(&count), "{count} of a container on a GPU:\n{text}");
+        }
+        let gone = format!("pod=\"pod-{}-", round.wrapping_sub(1));
+        assert_eq!(series(&text, &gone).count(), 0, "a series outlives its pod:\n{text}");
+        // What churn brings: processes that end while they are looked at.
+        metrics.proc_failed("cgroup", owners::Error::Gone);
+        metrics.proc_failed("stat", owners::Error::Malformed);
+        metrics.query_failed("running_processes", QueryFailure::DeviceLost);
+    }
+    let text = scrape(vec![device(0, "GPU-0", None)]);
+    let idle = series(&text, "uuid=\"GPU-0\"").count();
+    let own = series(&text, "gpumem_agent_").chain(series(&text, "gpumem_simulated")).count();
+    assert!(idle <= 8, "{idle} of an idle GPU:\n{text}");
+    assert!(own <= 60, "{own} of the agent itself:\n{text}");
+    assert_eq!(series(&text, "").count(), idle + own, "series that nobody counts:\n{text}");
 }

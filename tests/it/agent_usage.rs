@@ -189,6 +189,30 @@ async fn a_container_without_a_name_is_reported_once_it_has_one_with_all_its_poi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn how_a_container_ended_is_told_to_readers_old_and_new_though_it_holds_nothing_any_more() {
+    let (node, authority) = node().await;
+    node.api.apply(pod("train", &["main"]));
+    let process = node.process("0", GIB, &of("train"));
+    let agent = start(&node).await;
+    let reader = Reader::of(&authority);
+    reader.read_when("a state", &agent, None, has_state).await;
+    drop(process);
+    let during = reader.read_when("silence", &agent, None, |report| report.cursor.seq > 5).await;
+    let after = reader.read_when("no news", &agent, Some(during.cursor), |report| report.pods.is_empty()).await;
+    let mut dead = pod("train", &["main"]);
+    dead["status"]["containerStatuses"][0]["state"] = serde_json::json!({"terminated": {"exitCode": 1, "reason": "Error",
+        "finishedAt": "2026-11-29T10:00:00Z", "message": "CUDA out of memory"}});
+    node.api.apply(dead);
+    let has_end = |report: &UsageReport| report.pods.iter().any(|pod| !pod.ends.is_empty());
+    let told = reader.read_when("the end", &agent, Some(after.cursor), has_end).await;
+    let end = &told.pods[0].ends[0];
+    assert_eq!((end.container.as_str(), end.exit_code, end.is_current), ("main", 1, true));
+    assert_eq!((end.message.as_str(), told.series.len()), ("CUDA out of memory", 0));
+    assert!(!has_end(&reader.read(&agent, Some(told.cursor)).await), "told once to whoever follows");
+    assert!(has_end(&reader.read(&agent, None).await), "and to whoever is new");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_the_controllers_certificate_opens_the_door_and_a_new_authority_takes_over_live() {
     let (node, authority) = node().await;
     let agent = start(&node).await;

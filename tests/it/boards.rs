@@ -14,12 +14,12 @@ mod panel;
 
 const RULES: &str = "charts/gpu-memory-operator/files/alerts.yaml";
 
-fn read(path: &str) -> String {
+pub fn read(path: &str) -> String {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-fn boards() -> Vec<(String, Value)> {
+pub fn boards() -> Vec<(String, Value)> {
     generated::all()
         .into_iter()
         .map(|(name, text)| {
@@ -42,7 +42,7 @@ fn panels(board: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// All PromQL of a board: panels, annotations, variables.
-fn queries(board: &Value) -> Vec<String> {
+pub fn queries(board: &Value) -> Vec<String> {
     let panels = panels(board).flat_map(|panel| list(panel, "/targets").iter().map(|target| text(target, "/expr")));
     let annotations = list(board, "/annotations/list").iter().map(|annotation| text(annotation, "/expr"));
     let variables = list(board, "/templating/list").iter().map(|variable| text(variable, "/query/query"));

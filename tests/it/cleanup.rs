@@ -13,6 +13,7 @@ fn args(keep_profiles: bool) -> Args {
         lease: "lease".to_owned(),
         controller_selector: Some("app=controller".to_owned()),
         keep_profiles,
+        release_limits: false,
         hook: true,
     }
 }

@@ -32,7 +32,7 @@ fn recording(folder: &Path) -> String {
 }
 
 /// A text without its numbers, which every new fit of the forecast changes.
-fn shape(text: &str) -> String {
+pub fn shape(text: &str) -> String {
     let mut shape = String::new();
     for line in text.lines() {
         let words: Vec<String> = line

@@ -88,6 +88,7 @@ fn report(node: usize, devices: usize, kinds: &[Series; 2]) -> UsageReport {
     };
     UsageReport {
         format: FORMAT,
+        limits: Vec::new(),
         agent_version: "0.1.0".into(),
         node: format!("node-{node}"),
         boot_id: "boot".into(),
@@ -104,6 +105,10 @@ fn report(node: usize, devices: usize, kinds: &[Series; 2]) -> UsageReport {
 }
 
 fn view(nodes: usize, devices: usize) -> Arc<View> {
+    Arc::new(View::new(exposition(nodes, devices), "c-0".to_owned()))
+}
+
+fn exposition(nodes: usize, devices: usize) -> Exposition {
     let kinds = [series(false), series(true)];
     let mut fleet = Fleet::default();
     let received = Instant::now();
@@ -115,13 +120,12 @@ fn view(nodes: usize, devices: usize) -> Arc<View> {
     let key = PolicyKey { namespace: String::new(), name: String::new() };
     let follower = Leadership::follower("c-0", received);
     let (_, leadership) = tokio::sync::watch::channel(Leadership { is_leader: true, ..follower });
-    let exposition = Exposition {
+    Exposition {
         metrics: Arc::new(Metrics::new().unwrap()),
         fleet: Arc::new(Mutex::new(fleet)),
         leadership,
         default: Arc::new(convert::policy(key, &spec, Mode::Observe).unwrap()),
-    };
-    Arc::new(View::new(exposition, "c-0".to_owned()))
+    }
 }
 
 async fn get(view: &Arc<View>, path: &str) -> (u16, Vec<u8>) {
@@ -148,6 +152,16 @@ async fn a_growing_container_is_shown_with_its_numbers_and_its_series() {
         "{:?}",
         one.series
     );
+}
+
+#[test]
+fn a_container_on_a_gpu_has_at_most_eight_series_of_the_controller() {
+    let text = exposition(1, 1).text(Instant::now());
+    let own = |line: &&str| line.contains("pod=\"p-0-0-0\"");
+    let on_device: Vec<&str> = text.lines().filter(own).filter(|line| line.contains("uuid=")).collect();
+    // Growth, risk, and three each of probability and time to OOM; five more come from the agent.
+    assert!((2..=8).contains(&on_device.len()), "{on_device:#?}");
+    assert_eq!(text.lines().filter(own).count(), on_device.len() + 1, "and the one that names its owner");
 }
 
 #[tokio::test]

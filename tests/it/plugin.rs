@@ -11,7 +11,9 @@ use gpumem::plugin::cluster::Error;
 use gpumem::plugin::table::Style;
 use gpumem::plugin::{Cli, run};
 
-use crate::plugin_api::{THEIRS, World, containers, ledger_path, nodes};
+use gpumem::api::view::{Advice, DeclaredView, Range};
+
+use crate::plugin_api::{THEIRS, World, containers, ledger_path, list, loops, nodes};
 
 /// Compares with `tests/data/golden/<name>`.
 pub fn golden(name: &str, text: &str) {
@@ -30,10 +32,15 @@ fn screen(shown: &Shown) -> String {
 }
 
 async fn ask(world: &World, line: &str) -> Result<Shown, Error> {
+    ask_on(world, line, None).await
+}
+
+/// The same on a terminal of so many columns.
+async fn ask_on(world: &World, line: &str, width: Option<usize>) -> Result<Shown, Error> {
     let cli = Cli::try_parse_from(["kubectl-gpumem"].into_iter().chain(line.split(' '))).unwrap();
     let namespace = if cli.all_namespaces { None } else { Some(cli.namespace.as_deref().unwrap_or("team-a")) };
     let now = "2026-11-29T12:00:04Z".parse().unwrap();
-    let style = Style { color: cli.color == gpumem::plugin::When::Always };
+    let style = Style { color: cli.color == gpumem::plugin::When::Always, width };
     run(&cli.command, &world.cluster(namespace), style, now).await
 }
 
@@ -59,11 +66,49 @@ async fn risk_is_coloured_only_where_colour_is_wanted() {
 }
 
 #[tokio::test]
+async fn on_a_terminal_of_eighty_columns_no_line_is_longer_and_risk_is_there() {
+    let world = World::healthy();
+    for rows in ["pods -A", "nodes", "gpus", "workloads -A"] {
+        let shown = ask_on(&world, &format!("top {rows}"), Some(80)).await.unwrap();
+        let longest = shown.text.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(longest <= 80 || rows.starts_with("workloads"), "{rows}: {longest}\n{}", shown.text);
+        assert!(shown.text.contains("RISK") && shown.text.contains("OOM IN"), "{}", shown.text);
+    }
+    golden("top-pods-narrow", &screen(&ask_on(&world, "top pods -A", Some(80)).await.unwrap()));
+    golden("top-workloads-narrow", &screen(&ask_on(&world, "top workloads -A", Some(80)).await.unwrap()));
+}
+
+#[tokio::test]
 async fn explain_says_why_what_would_be_done_and_what_stops_it() {
     let world = World::healthy();
     golden("explain", &show(&world, "explain pod/train-6f9-x2k").await);
     golden("explain.json", &show(&world, "explain pod/train-6f9-x2k -o json").await);
     golden("explain-flat", &show(&world, "explain metrics-exporter-with-a-long-name-0").await);
+}
+
+#[tokio::test]
+async fn explain_says_what_a_dead_pod_died_of_and_what_to_change() {
+    let mut world = World::healthy();
+    world.set("/apis/gpumem.dev/v1alpha1/namespaces/team-a/gpumemoryprofiles", &list(&[loops()]));
+    golden("explain-dead", &show(&world, "explain pod/tune-2").await);
+}
+
+#[tokio::test]
+async fn explain_shows_what_is_declared_and_the_peak_that_each_change_leads_to() {
+    let mut world = World::healthy();
+    let mut seen = containers();
+    let leak = seen.containers.iter_mut().find(|view| view.pod.starts_with("train")).unwrap();
+    let range =
+        |low: u64, median: u64, high: u64| Some(Range { low: low << 30, median: median << 30, high: high << 30 });
+    leak.declared = Some(DeclaredView { peak_bytes: range(70, 74, 81), problem: None });
+    leak.advice = vec![Advice {
+        what: "gradient checkpointing".into(),
+        peak_bytes: range(47, 51, 57),
+        price: Some("25 to 35 % slower: one more forward pass".into()),
+        setting: Some("PyTorch: model.gradient_checkpointing_enable()".into()),
+    }];
+    world.live(&seen, &nodes());
+    golden("explain-declared", &show(&world, "explain pod/train-6f9-x2k").await);
 }
 
 #[tokio::test]

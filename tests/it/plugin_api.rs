@@ -148,7 +148,7 @@ pub fn ledger_path() -> String {
     format!("/api/v1/namespaces/{THEIRS}/configmaps/gpumem-ledger")
 }
 
-fn list(items: &[impl serde::Serialize]) -> Value {
+pub fn list(items: &[impl serde::Serialize]) -> Value {
     json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": items})
 }
 
@@ -304,6 +304,28 @@ fn policy() -> Value {
                 "podUID": "uid-train", "workload": "Deployment/train", "outcome": "Blocked",
                 "message": "the PodDisruptionBudget allows no disruption", "dryRun": false}],
         },
+    })
+}
+
+/// The profile of a Job whose pods died of it three times.
+pub fn loops() -> Value {
+    let oom = |pod: &str, time: &str| {
+        json!({"time": time, "pod": pod, "podUID": pod, "container": "main", "peakBytes": 80_530_636_800_u64,
+            "capacityBytes": 84_825_604_096_u64, "requestedBytes": 2_147_483_648_u64, "framework": "PyTorch",
+            "shape": "pt-25-process-list", "kind": "DeviceFull",
+            "evidence": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."})
+    };
+    json!({
+        "apiVersion": "gpumem.dev/v1alpha1", "kind": "GpuMemoryProfile",
+        "metadata": {"name": "job-tune", "namespace": "team-a"},
+        "spec": {"workload": {"apiVersion": "batch/v1", "kind": "Job", "name": "tune", "uid": "uid-job"}},
+        "status": {"attempts": 0, "peakBytes": 80_530_636_800_u64, "oomCount": 3,
+            "ooms": [oom("tune-3", "2026-11-29T11:30:00Z"), oom("tune-2", "2026-11-29T11:00:00Z"), oom("tune-1", "2026-11-29T10:30:00Z")],
+            "conditions": [condition("RestartLoop", "True", "SamePeak",
+                "container main ran out of GPU memory 3 times at about 75 GiB since 2026-11-29T10:30:00Z: a restart or an eviction meets the same end")],
+            "recommendation": {"container": "main", "bytes": 90_945_932_493_u64, "basis": "ran out of memory 3 times, wanting 77 GiB at most"},
+            "advice": ["gradient checkpointing: then 51 GiB (47 GiB to 57 GiB), fits; 25 to 35 % slower; PyTorch: model.gradient_checkpointing_enable()",
+                "8-bit optimizer: then 66 GiB (61 GiB to 72 GiB), fits; 0 to 5 % slower"]},
     })
 }
 

@@ -36,6 +36,16 @@ fn the_screen_shows_the_worst_first_and_explains_what_is_chosen() {
 }
 
 #[test]
+fn a_narrow_or_low_terminal_keeps_the_names_of_pods_and_their_risk() {
+    golden("tui-narrow", &drawn(&screen(), 80, 24));
+    golden("tui-slim", &drawn(&screen(), 60, 14));
+    for (width, height) in [(80, 24), (60, 14)] {
+        let text = drawn(&screen(), width, height);
+        assert!(text.contains("train-6f9-x2k") && text.contains("High") && text.contains("13m"), "{text}");
+    }
+}
+
+#[test]
 fn a_small_terminal_is_no_reason_to_panic() {
     for (width, height) in [(1, 1), (20, 5), (40, 12), (300, 80)] {
         drawn(&screen(), width, height);

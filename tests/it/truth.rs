@@ -59,6 +59,7 @@ impl Agent {
         };
         UsageReport {
             format: FORMAT,
+            limits: Vec::new(),
             agent_version: "0.1.0".into(),
             node: NODE.into(),
             boot_id: "boot".into(),

@@ -161,6 +161,11 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- else if eq (toString (index . 1)) "true" -}}true{{- end -}}
 {{- end }}
 
+{{- /* Not empty where the agent may make something hold on its node. */}}
+{{- define "gmo.holds" -}}
+{{- if and .Values.agent.enabled (or .Values.agent.limits.enabled .Values.agent.suspend.enabled) }}true{{ end -}}
+{{- end }}
+
 {{/* Whether a right to act is granted; called with (list root action); "true" or nothing */}}
 {{- define "gmo.may" -}}
 {{- $root := index . 0 -}}

@@ -265,6 +265,7 @@ fn overview() -> Board {
             Row("Where the memory is").into(),
             Panel::stacked("Used by namespace", "bytes", "Memory of containers by namespace, under the line of all GPU memory.")
                 .size(16, 9)
+                .every("2m")
                 .query("{{namespace}}", promql("sum by (namespace) (@used@{@N@})"))
                 .query("all GPU memory", promql("sum(max by (@device@) (@total@{@C@}))"))
                 .field("all GPU memory", &reference_line())
@@ -321,6 +322,9 @@ fn overview() -> Board {
 }
 
 fn node() -> Board {
+    let containers = "max by (@container@) (@raw_used@{@D@})";
+    let largest =
+        format!("{containers} and on (@container@) topk(30, max by (@container@) (@raw_used@{{@D@}} @ end()))");
     Board {
         uid: "gpumem-node",
         title: "GPU memory / Nodes and GPUs",
@@ -351,20 +355,32 @@ fn node() -> Board {
                 .into(),
             simulated("").size(4, 4).into(),
             Row("Whose memory it is").into(),
-            Panel::stacked("Memory by container", "bytes", "Every byte of the chosen GPUs: containers, what belongs to nobody, and above them all that there is.")
+            Panel::stacked("Memory by container", "bytes", "Every byte of the chosen GPUs: the 30 largest containers, the others as one, what belongs to nobody, and above them all that there is.")
                 .size(24, 11)
-                .query("{{namespace}}/{{pod}} {{container}} on {{node}} GPU {{gpu}}", promql("sum by (namespace, pod, container, node, gpu, gpu_instance_id) (max by (@container@) (@raw_used@{@D@}))"))
+                .every("2m")
+                .query("{{namespace}}/{{pod}} {{container}} on {{node}} GPU {{gpu}}", promql(&format!("sum by (namespace, pod, container, node, gpu, gpu_instance_id) ({largest})")))
+                .query("others", promql(&format!("sum({containers}) - sum({largest}) > 0")))
                 .query("nobody's", promql("sum(max by (@device@) (@unattributed@{@D@}))"))
                 .query("all", promql("sum(max by (@device@) (@total@{@D@}))"))
                 .field("nobody's", &[("color", json!({"mode": "fixed", "fixedColor": GREY}))])
                 .field("all", &reference_line())
                 .option("legend", json!({"displayMode": "list", "placement": "right", "showLegend": true, "calcs": []}))
                 .into(),
-            Panel::lines("Free by GPU", "bytes", "What is left on each GPU. An allocation larger than this fails.")
-                .query("{{node}} GPU {{gpu}} {{gpu_instance_id}}", promql("max by (@device@) (@free@{@D@})"))
+            Panel::lines("Free by GPU", "bytes", "What is left on each GPU, the 20 fullest. An allocation larger than this fails.")
+                .every("2m")
+                .query(
+                    "{{node}} GPU {{gpu}} {{gpu_instance_id}}",
+                    promql("max by (@device@) (@free@{@D@}) and on (@device@) bottomk(20, max by (@device@) (@free@{@D@} @ end()))"),
+                )
                 .into(),
-            Panel::lines("Nobody's memory by GPU", "bytes", "Memory of no container. A step that stays after a pod has ended is a leftover: see the runbook of GpuMemOrphanedMemory.")
-                .query("{{node}} GPU {{gpu}} {{gpu_instance_id}}", promql("max by (@device@) (@unattributed@{@D@})"))
+            Panel::lines("Nobody's memory by GPU", "bytes", "Memory of no container, the 20 GPUs with most. A step that stays after a pod has ended is a leftover: see the runbook of GpuMemOrphanedMemory.")
+                .every("2m")
+                .query(
+                    "{{node}} GPU {{gpu}} {{gpu_instance_id}}",
+                    promql(
+                        "max by (@device@) (@unattributed@{@D@}) and on (@device@) topk(20, max by (@device@) (@unattributed@{@D@} @ end()))",
+                    ),
+                )
                 .into(),
             Panel::table("GPUs", "All GPUs and MIG slices. Split says whether every byte can be given to a container; at no, the reason is in the metric's label.")
                 .size(24, 9)
@@ -422,17 +438,23 @@ fn workload() -> Board {
     let used = format!("@used@{{@P@}} {now}");
     let ceiling = format!("@ceiling@{{@P@}} {now}");
     let worst = format!("(bottomk(1, {}) or on () topk(1, {used} / {ceiling}))", time("0.5"));
+    let of_worst = |expr: &str| format!("({expr} and on (@container@) {worst})");
+    // What does not change over the range is asked once if the choice of the worst is within it; outside, every step would ask
+    // for thousands of containers to keep one.
+    let (used, ceiling) = (of_worst(&used), of_worst(&ceiling));
     // Seconds since "now" for every container, nothing before. `timestamp()` of a selector with `@` would be the obvious way, but
     // Prometheus answers the end of the range there.
     let moment = format!("scalar(max_over_time(vector(time())[10s:1s] {now}))");
     let later = format!("({used} * 0 + time() - {moment} >= 0)");
     let until_now = format!("and on () vector(time()) <= {moment}");
-    let of_worst = |expr: &str| promql(&format!("{expr} and on (@container@) {worst}"));
     // From the last value straight to the ceiling, which it meets at that quantile of the time to OOM.
     let passage = |quantile: &str| {
-        format!("{used} + ({ceiling} - {used}) * clamp_max({later} / ignoring (quantile) {}, 1)", time(quantile))
+        format!(
+            "{used} + ({ceiling} - {used}) * clamp_max({later} / ignoring (quantile) {}, 1)",
+            of_worst(&time(quantile))
+        )
     };
-    let steady = format!("({used} + {later} * @growth@{{@P@}} {now})");
+    let steady = format!("({used} + {later} * {})", of_worst(&format!("@growth@{{@P@}} {now}")));
     let figure = |title, unit, description, expr: &str| {
         Panel::figure(title, unit, description).size(3, 4).instant("", promql(&format!("{expr} {now})")))
     };
@@ -479,11 +501,12 @@ fn workload() -> Board {
                 "Its memory until now, and then how it goes on: dashed the median, the band from one in ten to nine in ten courses. Where no OOM is expected, its lasting growth. The forecast starts $ahead before the right edge: choose a time range that ends in the past to see what was forecast then, beside what came.",
             )
             .size(24, 12)
-            .query("used: {{pod}} on {{node}} GPU {{gpu}}", of_worst(&format!("@used@{{@P@}} {until_now}")))
-            .query("can have", of_worst(&format!("(@ceiling@{{@P@}} {until_now} or {ceiling})")))
-            .query("forecast", of_worst(&format!("({} or {steady})", passage("0.5"))))
-            .query("early, 1 in 10", of_worst(&format!("({})", passage("0.1"))))
-            .query("late, 9 in 10", of_worst(&format!("({})", passage("0.9"))))
+            .every("1m")
+            .query("used: {{pod}} on {{node}} GPU {{gpu}}", promql(&format!("{} {until_now}", of_worst("@used@{@P@}"))))
+            .query("can have", promql(&format!("{} {until_now} or {ceiling}", of_worst("@ceiling@{@P@}"))))
+            .query("forecast", promql(&format!("{} or {steady}", passage("0.5"))))
+            .query("early, 1 in 10", promql(&passage("0.1")))
+            .query("late, 9 in 10", promql(&passage("0.9")))
             .field("used: .*", &[("color", json!({"mode": "fixed", "fixedColor": CALM})), ("custom.fillOpacity", json!(15))])
             .field("can have", &[
                 ("color", json!({"mode": "fixed", "fixedColor": CRITICAL})),
@@ -510,6 +533,7 @@ fn workload() -> Board {
             .into(),
             Row("How sure is that?").into(),
             Panel::lines("Time to OOM over time", "s", "Median and the early and late tenth, worst pod. It should fall by a minute a minute; where it does not, the forecast changed its mind.")
+                .every("1m")
                 .query("median", promql("min(@time@{@P@,quantile=\"0.5\"})"))
                 .query("early, 1 in 10", promql("min(@time@{@P@,quantile=\"0.1\"})"))
                 .query("late, 9 in 10", promql("min(@time@{@P@,quantile=\"0.9\"})"))
@@ -528,6 +552,7 @@ fn workload() -> Board {
                 .empty("no OOM expected")
                 .into(),
             Panel::lines("Probability of OOM", "percentunit", "Probability that the worst pod runs out within 5, 15 and 60 minutes.")
+                .every("2m")
                 .query(
                     "within {{horizon}} s",
                     promql("max by (horizon) (@probability@{@P@})"),
@@ -538,20 +563,33 @@ fn workload() -> Board {
                 .empty("not known")
                 .into(),
             Row("Pods").into(),
-            Panel::lines("Memory by pod", "bytes", "Memory of each container on each GPU.")
-                .query("{{pod}} {{container}} GPU {{gpu}}", promql("@used@{@P@}"))
+            Panel::lines("Memory by pod", "bytes", "Memory of each container on each GPU, the 20 largest.")
+                .every("1m")
+                .query("{{pod}} {{container}} GPU {{gpu}}", promql("@used@{@P@} and on (@container@) topk(20, @used@{@P@} @ end() offset $ahead)"))
                 .into(),
-            Panel::lines("Share of what it can have", "percentunit", "Memory by what the container can have. A flat line near the top is a pool and no danger.")
-                .query("{{pod}} {{container}} GPU {{gpu}}", promql("@used@{@P@} / @ceiling@{@P@}"))
+            Panel::lines("Share of what it can have", "percentunit", "Memory of the same 20 by what each can have. A flat line near the top is a pool and no danger.")
+                .every("1m")
+                .query(
+                    "{{pod}} {{container}} GPU {{gpu}}",
+                    promql("(@used@{@P@} and on (@container@) topk(20, @used@{@P@} @ end() offset $ahead)) / @ceiling@{@P@}"),
+                )
                 .default("max", json!(1))
                 .into(),
-            Panel::lines("Allocator", "bytes", "For pods whose allocator reports it: what is live, and what the allocator holds. A growing gap is fragmentation, and no leak.")
-                .query("live: {{pod}} GPU {{gpu}}", promql("max by (@container@) (@allocated@{@N@,pod=~\"$pod\"}) * on (cluster, namespace, pod) group_left () @info@{@P@}"))
-                .query("held: {{pod}} GPU {{gpu}}", promql("max by (@container@) (@cached@{@N@,pod=~\"$pod\"}) * on (cluster, namespace, pod) group_left () @info@{@P@}"))
+            Panel::lines("Allocator", "bytes", "For those of the 20 whose allocator reports it: what is live, and what the allocator holds. A growing gap is fragmentation, and no leak.")
+                .every("1m")
+                .query(
+                    "live: {{pod}} GPU {{gpu}}",
+                    promql("max by (@container@) (@allocated@{@N@,pod=~\"$pod\"} and on (@container@) topk(20, @used@{@P@} @ end() offset $ahead))"),
+                )
+                .query(
+                    "held: {{pod}} GPU {{gpu}}",
+                    promql("max by (@container@) (@cached@{@N@,pod=~\"$pod\"} and on (@container@) topk(20, @used@{@P@} @ end() offset $ahead))"),
+                )
                 .empty("no pod reports its allocator")
                 .into(),
-            Panel::lines("Risk by pod", "none", "Risk of each pod; a gap means that it is not known.")
-                .query("{{pod}}", promql("max by (pod) (@risk@{@P@})"))
+            Panel::lines("Risk by pod", "none", "Risk of each pod, the 20 highest; a gap means that it is not known.")
+                .every("1m")
+                .query("{{pod}}", promql("max by (pod) (@risk@{@P@} and on (@container@) topk(20, @risk@{@P@} @ end() offset $ahead))"))
                 .custom("fillOpacity", json!(0))
                 .custom("lineInterpolation", json!("stepAfter"))
                 .default("min", json!(0))
@@ -634,6 +672,7 @@ fn actions() -> Board {
                 .into(),
             Panel::lines("What was said a quarter of an hour ago", "bytes", "Used memory of the workloads that grow fastest, and dashed what their growth foretold 15 minutes earlier. The closer, the better.")
                 .size(24, 9)
+                .every("5m")
                 .query("{{namespace}}/{{pod}} is", promql("@used@{@N@} and on (@container@) topk(3, abs(@growth@{@N@} @ end()))"))
                 .query(
                     "{{namespace}}/{{pod}} foretold",
@@ -738,6 +777,7 @@ fn operator() -> Board {
                 .query("{{node}}", promql("max by (cluster, node) (@age@{@C@,node=~\"$node\"})"))
                 .into(),
             Panel::lines("Length of a cycle", "s", "Nine of ten cycles of driver, /proc and attribution take at most this long. Above the interval the driver is too slow.")
+                .every("5m")
                 .query("{{node}}", promql("histogram_quantile(0.9, sum by (cluster, node, instance, le) (rate(@cycle@_bucket{@C@}[$__rate_interval])))"))
                 .into(),
             Panel::lines("What went wrong", "cps", "Failed driver queries, failed reads of /proc, and input that was not believed.")

@@ -249,3 +249,23 @@ fn a_reused_pid_is_asked_anew() {
     stage.runs(10, "d", &[1]);
     assert!(stage.cycle(2).is_empty());
 }
+
+#[test]
+fn the_kernels_own_thread_names_are_read_without_a_right() {
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let (named, ready) = std::sync::mpsc::channel();
+    let said = name(1, 2, 1, 3, 4);
+    let own = said.trim_end().to_owned();
+    let thread = std::thread::Builder::new().name(own).spawn(move || {
+        let _ = named.send(());
+        let _ = stopped.recv();
+    });
+    ready.recv().unwrap();
+    let directory = openat(rustix::fs::CWD, "/proc/self", OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let mut told = Told { started: StartTime(0), search_at: Moment(0), threads: Vec::new() };
+    told.listen(&directory, Moment(1), &mut MAX_LOOKS.clone(), &SelfMetrics::new().unwrap());
+    let heard: Vec<_> = told.threads.iter().map(|thread| thread.said).collect();
+    assert_eq!(heard, [beacon::read(said.as_bytes()).unwrap()]);
+    drop(stop);
+    thread.unwrap().join().unwrap();
+}

@@ -12,9 +12,9 @@ use super::{changed, no_lever, scale, suspend};
 use crate::api::convert;
 use crate::api::names::ANNOTATION_CHECKPOINT_REQUEST;
 use crate::api::policy::GpuMemoryPolicy;
+use crate::controller::admin::{self, Limits};
 use crate::controller::context::Context;
 use crate::controller::intent::{self, Action, Intent, Lever, RecordedIntent, State};
-use crate::controller::limits::{self, Limits};
 use crate::controller::now::Now;
 use crate::controller::workload::{Error, PodFacts, SuspendHandle, Target, check_namespace, count_budgets};
 
@@ -48,7 +48,7 @@ pub async fn again(ctx: &Context, recorded: &RecordedIntent, now: &Now) -> Resul
         read_pod(ctx, intent),
         check_namespace(&ctx.read, &intent.namespace),
         intent::read(ctx),
-        limits::read(ctx),
+        admin::read(ctx),
     );
     let state = check_ledger(ledger, intent)?;
     namespace?;
@@ -147,7 +147,7 @@ fn check_ledger(ledger: Result<intent::Ledger, intent::Error>, intent: &Intent) 
 
 /// Budgets were counted under the limits of the decision. Others would have to be counted anew.
 fn check_limits(
-    limits: Result<Limits, limits::Error>,
+    limits: Result<Limits, admin::Error>,
     state: &State,
     recorded: &RecordedIntent,
     now: Stamp,

@@ -14,7 +14,8 @@ use gpumem_engine::series::{Point, SCALES, Series};
 use super::Merged;
 use super::node::Node;
 use crate::api::usage::{
-    DeviceReport, EndReport, FORMAT, MAX_END_MESSAGE, NvmlState, PodReport, SeriesData, SeriesReport, UsageReport,
+    DeviceReport, EndReport, FORMAT, LimitReport, MAX_END_MESSAGE, NvmlState, PodReport, SeriesData, SeriesReport,
+    UsageReport,
 };
 
 /// Why something was dropped: a closed set, fit for a metric label.
@@ -90,6 +91,10 @@ const MAX_LABEL_KEY: usize = 317;
 const MAX_LABEL_VALUE: usize = 1024;
 /// Errors of the driver.
 const MAX_REASON: usize = 4096;
+/// Longest path of a cgroup; the kernel's own limit is higher.
+const MAX_PATH: usize = 1024;
+/// Limits of one node: a node object has no more, and what is still to be cleared beside it.
+const MAX_LIMITS: usize = 512;
 /// A sample is taken before the answer is written, so none is later; this much is forgiven to rounding.
 const SLACK: Duration = Duration::from_secs(1);
 /// No node was up for a hundred years.
@@ -115,7 +120,11 @@ pub(super) fn report(report: &UsageReport, node: &str, known: Option<&Node>) -> 
     if report.now > MAX_MOMENT || went_back {
         return Err(Fault::BadMoment);
     }
-    if report.devices.len() > MAX_DEVICES || report.pods.len() > MAX_PODS || report.series.len() > MAX_SERIES {
+    if report.devices.len() > MAX_DEVICES
+        || report.pods.len() > MAX_PODS
+        || report.series.len() > MAX_SERIES
+        || report.limits.len() > MAX_LIMITS
+    {
         return Err(Fault::TooMany);
     }
     Ok(())
@@ -146,6 +155,13 @@ pub(super) fn entries(mut report: UsageReport, merged: &mut Merged) -> UsageRepo
         series(entry, latest, *total)?;
         if seen.insert((&entry.device, &entry.pod, &entry.container)) { Ok(()) } else { Err(Fault::Duplicate) }
     });
+    let mut held: HashSet<(&str, &str)> = HashSet::new();
+    let kept_limits = judged(&report.limits, merged, |entry| {
+        limit(entry)?;
+        let key = (entry.container_id.as_str(), entry.device.as_str());
+        if held.insert(key) { Ok(()) } else { Err(Fault::Duplicate) }
+    });
+    retain(&mut report.limits, kept_limits);
     retain(&mut report.devices, devices);
     retain(&mut report.pods, kept_pods);
     retain(&mut report.series, kept_series);
@@ -176,6 +192,17 @@ fn judged<'a, T>(
 fn retain<T>(entries: &mut Vec<T>, stays: Vec<bool>) {
     let mut stays = stays.into_iter();
     entries.retain(|_| stays.next().unwrap_or(false));
+}
+
+/// Whether a limit's report can be believed: it reaches the API as it stands.
+fn limit(entry: &LimitReport) -> Result<(), Fault> {
+    let names = [entry.container_id.as_str(), &entry.device, &entry.backend];
+    let is_named = names.iter().all(|name| is_name(name)) && entry.pod.as_str().len() <= MAX_NAME;
+    if !is_named || entry.reason.len() > MAX_REASON || entry.cgroup.len() > MAX_PATH {
+        return Err(Fault::BadText);
+    }
+    let is_sane = [entry.desired, entry.applied].into_iter().flatten().all(|bytes| bytes <= MAX_MEMORY);
+    if is_sane { Ok(()) } else { Err(Fault::Overfull) }
 }
 
 /// The memory there is, for a device that can be believed.

@@ -13,7 +13,7 @@ use super::declared::Declaration;
 use super::observe::Answers;
 use super::{Cursor, DeviceReport, FORGET, Merged, PodReport, SeriesData, SeriesReport, UsageReport};
 use crate::api::names::ANNOTATION_WORKLOAD;
-use crate::api::usage::{EndReport, FORMAT, NvmlState};
+use crate::api::usage::{EndReport, FORMAT, LimitReport, NvmlState};
 
 /// No agent samples less often; a longer interval in a report is not believed.
 const MAX_INTERVAL_MS: u64 = 60_000;
@@ -32,6 +32,7 @@ pub(super) struct Node {
     pub(super) agent_version: String,
     interval_ms: u64,
     pub(super) nvml: NvmlState,
+    pub(super) limits: Vec<LimitReport>,
     /// Containers that were forgotten as tenants lately: how they ended may still be told.
     past: BTreeMap<TenantKey, (Moment, Remains)>,
     /// What pods declare of themselves, read once for each text.
@@ -101,6 +102,7 @@ impl Node {
             agent_version: String::new(),
             interval_ms: report.interval_ms,
             nvml: report.nvml.clone(),
+            limits: Vec::new(),
             past: BTreeMap::new(),
             declared: BTreeMap::new(),
         }
@@ -126,6 +128,7 @@ impl Node {
             devices,
             pods,
             series,
+            limits,
             hooks: _, // shown by the agent's own metrics; nothing is decided by a container's word
         } = report;
         let mut moved = Moved::default();
@@ -139,6 +142,7 @@ impl Node {
         } else if cursor.epoch != self.cursor.epoch {
             merged.restarted = true;
         }
+        self.limits = limits;
         (self.cursor, self.now, self.received) = (cursor, now, received);
         (self.agent_version, self.interval_ms, self.simulated, self.nvml) =
             (agent_version, interval_ms, simulated, nvml);
@@ -250,6 +254,7 @@ impl Node {
     pub(super) fn export(&self, name: &str, now: Instant) -> UsageReport {
         UsageReport {
             format: FORMAT,
+            limits: self.limits.clone(),
             agent_version: self.agent_version.clone(),
             node: name.to_owned(),
             boot_id: self.boot_id.clone(),

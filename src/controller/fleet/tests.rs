@@ -62,6 +62,7 @@ impl Agent {
         let pod = pod("train", "uid-train");
         UsageReport {
             format: FORMAT,
+            limits: Vec::new(),
             agent_version: "0.1.0".into(),
             node: self.node.into(),
             boot_id: self.boot.clone(),

@@ -267,7 +267,10 @@ fn signed(bytes: Bytes) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use gpumem_engine::score::Outcome;
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -302,6 +305,23 @@ mod tests {
         }
         assert_eq!((status.ooms.len(), status.oom_count), (MAX_OOMS, 30));
         assert_eq!(learn(&mut status, &lesson("a", 1003, 40), Stamp(5000)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn ends_told_in_any_order_and_any_number_of_times_count_once_each(
+            told in proptest::collection::vec((0_u8..4, 0_i64..12), 0..200)
+        ) {
+            let (mut status, mut distinct, mut counted) = (GpuMemoryProfileStatus::default(), HashSet::new(), 0);
+            for (pod, at) in told {
+                let learned = learn(&mut status, &lesson(&format!("p{pod}"), 1000 + at, 40), Stamp(5000));
+                // A full list may leave an old one out; nothing ever counts twice.
+                prop_assert!(learned.is_none() || distinct.insert((pod, at)));
+                counted += i64::from(learned.is_some());
+                prop_assert_eq!(status.oom_count, counted);
+                prop_assert!(status.ooms.len() <= MAX_OOMS);
+            }
+        }
     }
 
     #[test]

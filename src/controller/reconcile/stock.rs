@@ -3,9 +3,9 @@
 use gpumem_engine::identity::PodUid;
 use gpumem_engine::pacing::{AdminBudgets, Brake, Breaker, Stamp};
 
+use crate::controller::admin::{self, Limits};
 use crate::controller::context::Context;
 use crate::controller::intent::{self, Ledger, LedgerRequest, State};
-use crate::controller::limits::{self, Limits};
 
 /// See the module.
 #[derive(Debug)]
@@ -13,13 +13,13 @@ pub struct Stock {
     /// The ledger.
     pub ledger: Result<Ledger, intent::Error>,
     /// What the administrator allows.
-    pub limits: Result<Limits, limits::Error>,
+    pub limits: Result<Limits, admin::Error>,
 }
 
 impl Stock {
     /// Reads both.
     pub async fn read(ctx: &Context) -> Self {
-        let (ledger, limits) = tokio::join!(intent::read(ctx), limits::read(ctx));
+        let (ledger, limits) = tokio::join!(intent::read(ctx), admin::read(ctx));
         Self { ledger, limits }
     }
 

@@ -72,7 +72,8 @@ pub enum SuspendState {
 }
 
 impl SuspendHandle {
-    /// JSON merge patch that suspends. It carries the UID: the API server refuses it for a successor of the same name.
+    /// JSON merge patch that suspends. It carries the UID: the API server refuses it for a successor of the same name, with
+    /// 422 as a field that cannot change (seen on a real one), or with 409 where a resourceVersion was added too.
     pub fn suspend_patch(&self) -> Value {
         self.patch(self.suspended)
     }
@@ -129,7 +130,9 @@ impl ScaleHandle {
         }
     }
 
-    /// Body of the patch that asks for `replicas`: an apply for [`ScaleWrite::Subresource`], else a JSON merge patch.
+    /// Body of the patch that asks for `replicas`: an apply for [`ScaleWrite::Subresource`], else a JSON merge patch. The
+    /// UID in it is checked for Kubernetes' own kinds, but not by the `/scale` of a CRD: there a resourceVersion has to be
+    /// added, which is checked everywhere.
     pub fn patch(&self, replicas: u32) -> Value {
         let Target { name, namespace, uid, .. } = &self.target;
         match self.write {

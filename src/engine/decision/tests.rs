@@ -12,6 +12,8 @@ use crate::quantity::Bytes;
 
 mod budgets;
 mod checkpoint;
+#[path = "../../../tests/bench/histories/model/mod.rs"]
+mod histories;
 mod ladder;
 
 const NOW: Stamp = Stamp(1_000_000);
@@ -29,28 +31,10 @@ fn policy(mode: Mode) -> Policy {
         containers: Vec::new(),
         budget: Budget::Device,
         headroom: Bytes::ZERO,
-        prediction: Prediction {
-            horizon: Duration::from_mins(15),
-            declared_peak: None,
-            act_probability: 0.8,
-            act_for: Duration::from_mins(2),
-            clear_probability: 0.5,
-            clear_for: Duration::from_mins(5),
-            min_samples: 10,
-            max_sample_age: Duration::from_secs(30),
-            warm_up: Duration::from_mins(10),
-        },
+        prediction: Prediction::default(),
         actions: Actions { evict: true, ..Actions::default() },
         growth: None,
-        disruption: Disruption {
-            max_concurrent: 1,
-            max_per_hour: 2,
-            min_available: 1,
-            require_budget: true,
-            cooldown: Duration::from_mins(15),
-            max_attempts: 3,
-            protect: Vec::new(),
-        },
+        disruption: Disruption { protect: Vec::new(), ..Disruption::default() },
     }
 }
 
@@ -314,4 +298,18 @@ proptest! {
         let deeds = Deeds { histories: BTreeMap::new(), ..Deeds::default() };
         prop_assert_eq!(decide(NOW, &wide, &views, &deeds), decide(NOW, &wide, &turned, &deeds));
     }
+}
+
+#[test]
+fn in_ten_thousand_histories_no_promise_is_broken() {
+    let mut total = histories::Tally::default();
+    for seed in 0..10_000 {
+        match histories::play(seed) {
+            Ok(tally) => total.add(tally),
+            Err(broken) => panic!("history {seed}: {broken}"),
+        }
+    }
+    // What never happens is not tested either.
+    assert!(total.disruptions > 10_000 && total.requests > 2_000 && total.resumptions > 500, "{total:?}");
+    assert!(total.crashes > 10_000 && total.conflicts > 1_000 && total.dry_runs > 1_000, "{total:?}");
 }

@@ -67,11 +67,11 @@ pub fn block(shape: &Shape, run: &Run) -> Block {
         Family::Llama | Family::Gemma | Family::T5 => 3.0 + f64::from(trains),
         // gelu_new is written as single operations: power, tanh, sum and two products keep five tensors. Under autocast
         // the power runs in fp32, and so does what follows it.
-        Family::Gpt2 if run.compute == Compute::Autocast => 8.0,
-        Family::Gpt2 => 5.0,
+        _ if shape.composed_gelu && run.compute == Compute::Autocast => 8.0,
+        _ if shape.composed_gelu => 5.0,
         // ReLU keeps its output, which the next matrix reads anyway.
         Family::Opt => 1.0,
-        Family::Bert | Family::NeoX => 1.0 + f64::from(trains),
+        Family::Gpt2 | Family::Bert | Family::NeoX => 1.0 + f64::from(trains),
         Family::Unknown => 4.0,
     };
     let masks = if matches!(shape.family, Family::Gpt2 | Family::Bert | Family::Opt) { 2.0 * hidden } else { 0.0 };
@@ -96,11 +96,12 @@ fn outside_matrices(shape: &Shape, run: &Run) -> (f64, f64) {
         Family::Llama | Family::Gemma | Family::T5 => {
             // RMSNorm in fp32: the input raised to fp32, and the normalised one for its weight's gradient.
             let weighed = if shape.family == Family::Gemma { 4.0 } else { stream };
-            let norm = 4.0 * hidden + trains * weighed * hidden;
+            let norm = if shape.layer_norm { stream * hidden } else { 4.0 * hidden + trains * weighed * hidden };
+            let norms = if shape.post_norms { 4.0 } else { 2.0 };
             let queries =
                 if shape.qk_norm { (4.0 + trains * pass) * (shape.query_width() + shape.key_width()) } else { 0.0 };
             let inputs = if is_cast { 5.0 } else { 2.0 };
-            (2.0 * norm + queries, trains * inputs * pass * hidden)
+            (norms * norm + queries, trains * inputs * pass * hidden)
         }
         // LayerNorm keeps its input. Post-norm: the output is the residual stream, kept by the next sum for free.
         Family::Bert => (2.0 * stream * hidden, trains * if is_cast { 4.0 } else { 2.0 } * pass * hidden),
@@ -116,8 +117,13 @@ fn attention(shape: &Shape, run: &Run) -> (f64, f64, f64) {
     let (queries, keys, pass) = (shape.query_width(), shape.key_width(), run.pass_bytes());
     let row = shape.heads as f64 * run.sequence as f64;
     let trains = run.lora.is_none();
-    // PyTorch's fp32 kernels know no grouped queries: scores are written out after all.
-    let falls_back = run.attention == Attention::Sdpa && run.compute == Compute::Fp32 && shape.kv_heads < shape.heads;
+    // PyTorch's fp32 kernels know no grouped queries: scores are written out after all. No fused kernel takes keys of one
+    // head beside queries of many (Falcon gives them as they are), or T5's bias, which has a gradient: what PyTorch
+    // composes instead computes in fp32.
+    let is_shared = shape.family == Family::NeoX && shape.kv_heads == 1 && shape.heads > 1;
+    let composed = run.attention == Attention::Sdpa && (is_shared || shape.family == Family::T5);
+    let falls_back =
+        composed || run.attention == Attention::Sdpa && run.compute == Compute::Fp32 && shape.kv_heads < shape.heads;
     let is_eager = run.attention == Attention::Eager || falls_back;
     // Rotary positions make new queries and keys while the joint projection stays alive behind the values.
     let joint = if shape.family == Family::NeoX && !is_eager { 2.0 * queries } else { 0.0 };
@@ -128,8 +134,9 @@ fn attention(shape: &Shape, run: &Run) -> (f64, f64, f64) {
     // Keys and values are repeated for each query head, unless there is one of them.
     let repeated = if shape.kv_heads == 1 && !falls_back { 2.0 * keys } else { 2.0 * queries };
     let kept = pass * (queries + repeated + if trains || run.compute != Compute::Half { queries } else { 0.0 });
-    let has_dropout = matches!(shape.family, Family::Gpt2 | Family::Bert | Family::Opt);
+    let has_dropout = matches!(shape.family, Family::Gpt2 | Family::Bert | Family::Opt | Family::T5);
     let score = match (shape.family, run.compute) {
+        _ if composed && !has_dropout => 4.0,
         // Softmax output, mask, and the product after dropout; under autocast the softmax is fp32.
         _ if has_dropout && run.compute == Compute::Autocast => 4.0 + 1.0 + 2.0,
         (Family::Gpt2 | Family::Bert, _) | (Family::Opt, Compute::Fp32) => 2.0 * pass + 1.0,
@@ -137,7 +144,9 @@ fn attention(shape: &Shape, run: &Run) -> (f64, f64, f64) {
         // fp32 softmax output and its 16-bit copy.
         _ => 4.0 + 2.0,
     };
-    (kept, score * row, 8.0 * row)
+    // Half of T5's blocks read the encoder's output too, with scores of their own.
+    let cross = if shape.family == Family::T5 { 1.5 } else { 1.0 };
+    (kept * cross, score * row * cross, 8.0 * row)
 }
 
 /// What adapters keep beside the frozen base: copies of their inputs (peft casts to the adapter's type, once for each).

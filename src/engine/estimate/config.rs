@@ -48,6 +48,10 @@ pub fn shape(text: &str) -> Result<Shape, Error> {
         // The first Qwen writes gate and up together.
         Some(ffn) if kind == "qwen" => ffn / 2,
         Some(ffn) => ffn,
+        // These have no such field or leave it empty, and their code takes four times the width.
+        None if ["gpt2", "gpt_bigcode", "gptj", "gpt_neo", "bloom", "falcon"].contains(&kind.as_str()) => {
+            hidden.saturating_mul(4)
+        }
         None => {
             doubts.push("intermediate_size is missing: 4 * hidden_size is assumed".to_owned());
             hidden.saturating_mul(4)
@@ -55,7 +59,8 @@ pub fn shape(text: &str) -> Result<Shape, Error> {
     };
     let default_tied = matches!(family, Family::Gpt2 | Family::Bert | Family::Opt | Family::Gemma | Family::T5);
     let tied = [config, &root].iter().find_map(|at| at.get("tie_word_embeddings").and_then(Value::as_bool));
-    let learned = matches!(family, Family::Gpt2 | Family::Bert | Family::Opt) && kind != "bloom";
+    let learned =
+        matches!(family, Family::Gpt2 | Family::Bert | Family::Opt) && !matches!(kind.as_str(), "bloom" | "starcoder2");
     let positions = number(config, &["max_position_embeddings", "n_positions", "n_ctx"])?.filter(|_| learned);
     let name = text_of(&root, "_name_or_path").filter(|name| !name.is_empty()).unwrap_or(kind.clone());
     let mut shape = Shape::llama(&name, layers, hidden, heads, kv_heads, ffn, vocab, tied.unwrap_or(default_tied));
@@ -64,6 +69,11 @@ pub fn shape(text: &str) -> Result<Shape, Error> {
     shape.positions = positions.unwrap_or(0);
     shape.qk_norm = kind.starts_with("qwen3") || kind.starts_with("gemma3") || kind.starts_with("olmo2");
     shape.qkv_bias = kind == "qwen" || kind.starts_with("qwen2");
+    let activation = text_of(config, "hidden_act").or_else(|| text_of(config, "activation_function"));
+    let default = matches!(kind.as_str(), "gpt2" | "gptj" | "gpt_neo" | "phi");
+    shape.composed_gelu = activation.map_or(default, |word| matches!(word.as_str(), "gelu_new" | "gelu_fast"));
+    shape.layer_norm = ["stablelm", "cohere"].iter().any(|word| kind.starts_with(word));
+    shape.post_norms = kind.starts_with("gemma2") || kind.starts_with("gemma3");
     shape.experts = experts(config, ffn)?;
     shape.kv_bytes_per_token = match number(config, &["kv_lora_rank"])? {
         Some(rank) => Some(rank.saturating_add(number(config, &["qk_rope_head_dim"])?.unwrap_or(64)).saturating_mul(2)),
@@ -84,36 +94,17 @@ fn family(kind: &str) -> (Family, bool) {
     let family = if starts(&["gemma"]) {
         Family::Gemma
     } else if starts(&[
-        "llama",
-        "mistral",
-        "mixtral",
-        "qwen",
-        "yi",
-        "baichuan",
-        "phi3",
-        "phi4",
-        "deepseek",
-        "internlm",
-        "chatglm",
-        "glm",
-        "olmo",
-        "granite",
-        "smollm",
-        "cohere",
-        "starcoder2",
-        "minicpm",
-        "gpt_oss",
-        "exaone",
-        "solar",
+        "llama", "mistral", "mixtral", "qwen", "yi", "baichuan", "phi3", "phi4", "deepseek", "internlm", "chatglm",
+        "glm", "olmo", "granite", "smollm", "cohere", "stablelm", "minicpm", "gpt_oss", "exaone", "solar",
     ]) {
         Family::Llama
     } else if starts(&["gpt2", "gpt_bigcode"]) {
         Family::Gpt2
     } else if starts(&["bert", "roberta", "xlm-roberta", "electra", "camembert", "distilbert", "albert", "deberta"]) {
         Family::Bert
-    } else if starts(&["opt", "bloom"]) {
+    } else if starts(&["opt", "bloom", "starcoder2"]) {
         Family::Opt
-    } else if starts(&["gpt_neox", "gptj", "falcon", "phi", "stablelm", "gpt_neo", "RefinedWeb"]) {
+    } else if starts(&["gpt_neox", "gptj", "falcon", "phi", "gpt_neo", "RefinedWeb"]) {
         Family::NeoX
     } else if starts(&["t5", "mt5", "umt5", "bart", "mbart", "pegasus"]) {
         Family::T5
@@ -199,6 +190,26 @@ mod tests {
         let shape = shape.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(shape.params(), 8_030_261_248.0);
         assert!(shape.doubts.is_empty());
+    }
+
+    #[test]
+    fn the_mlp_of_a_family_is_gated_only_where_its_code_has_a_gate() {
+        // StarCoder2-3B and StableLM-2-1.6B as published: 3,030,371,328 and 1,644,515,328 parameters.
+        for (text, params) in [
+            (
+                r#"{"model_type":"starcoder2","hidden_size":3072,"num_hidden_layers":30,"num_attention_heads":24,
+                   "num_key_value_heads":2,"intermediate_size":12288,"vocab_size":49152,"tie_word_embeddings":true}"#,
+                3_030_371_328.0,
+            ),
+            (
+                r#"{"model_type":"stablelm","hidden_size":2048,"num_hidden_layers":24,"num_attention_heads":32,
+                   "num_key_value_heads":32,"intermediate_size":5632,"vocab_size":100352,"use_qkv_bias":true}"#,
+                1_644_515_328.0,
+            ),
+        ] {
+            let found = shape(text).unwrap_or_else(|error| panic!("{error}")).params();
+            assert!((found / params - 1.0_f64).abs() < 5e-4, "{found} beside {params}");
+        }
     }
 
     #[test]

@@ -94,6 +94,7 @@ pub fn shape(name: &str) -> Option<Shape> {
     if let Some((family, found, positions)) = OTHER.iter().find(|entry| plain(entry.1.0) == wanted) {
         let mut shape = row(found);
         (shape.family, shape.positions) = (*family, *positions);
+        shape.composed_gelu = *family == Family::Gpt2 || matches!(shape.name.as_str(), "gpt-j-6b" | "phi-1.5");
         return Some(shape);
     }
     special(SPECIAL.iter().copied().find(|name| plain(name) == wanted)?)
@@ -115,7 +116,10 @@ fn special(name: &str) -> Option<Shape> {
         _ => return None,
     };
     match name {
-        "gemma-2b" | "gemma2-9b" => (shape.family, shape.head_dim) = (Family::Gemma, 256),
+        "gemma-2b" | "gemma2-9b" => {
+            (shape.family, shape.head_dim) = (Family::Gemma, 256);
+            shape.post_norms = name == "gemma2-9b";
+        }
         "qwen3-0.6b" | "qwen3-8b" | "qwen3-32b" => (shape.qk_norm, shape.head_dim) = (true, 128),
         "mixtral-8x7b" => shape.experts = Some(moe(8, 2, 14336)),
         "qwen3-30b-a3b" => {

@@ -23,7 +23,7 @@ fn passing(shape: &Shape, run: &Run, tokens: f64, sequence: f64) -> f64 {
         experts.active as f64 * (experts.width as f64 + hidden) + experts.shared_width as f64
     });
     // GELU written as single operations has one more tensor alive than a gate has.
-    let wide = if matches!(shape.family, Family::Gpt2 | Family::Unknown) { 4.0 } else { 3.0 };
+    let wide = if shape.composed_gelu || shape.family == Family::Unknown { 4.0 } else { 3.0 };
     let tensor = run.parallel.tensor as f64;
     let scores = if run.attention == Attention::Eager { shape.heads as f64 * sequence * 6.0 / tensor } else { 0.0 };
     tokens * ((wide * experts / tensor + 4.5 * hidden) * run.pass_bytes() + scores)
@@ -58,8 +58,10 @@ fn generate(shape: &Shape, run: &Run, weights: Term, new_tokens: f64, keeps_cach
     let batch = run.batch as f64;
     let (prompt, all) = (run.tokens(), batch * (run.sequence as f64 + new_tokens));
     let kv = kv_bytes_per_token(shape, run);
-    // Only the last position's logits are made, in 16 bits and then in fp32 for the choice of a token.
-    let logits = batch * shape.vocab as f64 * 6.0 / run.parallel.tensor as f64;
+    // Generation makes only the last position's logits, in 16 bits and then in fp32 for the choice of a token. A forward
+    // pass alone gives those of every token.
+    let vocab = shape.vocab as f64 / run.parallel.tensor as f64;
+    let logits = if new_tokens > 0.0 { batch * vocab * 6.0 } else { prompt * vocab * run.pass_bytes() };
     let phase = |cache: f64, passing: f64| {
         // What a growing cache or a pass without one leaves behind; the weights never move.
         let moves = if new_tokens > 0.0 { passing.min(0.25 * cache + passing) + 0.1 * cache } else { passing };

@@ -40,6 +40,7 @@ pub struct Experts {
 }
 
 /// The numbers of a transformer.
+#[expect(clippy::struct_excessive_bools, reason = "each is a property of its own, as config files have them")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
     /// What people call it.
@@ -68,6 +69,12 @@ pub struct Shape {
     pub qk_norm: bool,
     /// Queries, keys and values have a bias.
     pub qkv_bias: bool,
+    /// GELU is written as single operations (`gelu_new`), whose tensors are all kept.
+    pub composed_gelu: bool,
+    /// Norms of a gated block are LayerNorm: one kernel that keeps its input and raises nothing to fp32.
+    pub layer_norm: bool,
+    /// What attention and MLP give is normalised too: two more norms in a block (Gemma 2 and 3).
+    pub post_norms: bool,
     /// Mixture of experts, if it is one.
     pub experts: Option<Experts>,
     /// Bytes of keys and values per token and layer at 16 bits, where not `4 * kv_heads * head_dim` (latent attention).
@@ -107,6 +114,9 @@ impl Shape {
             tied,
             qk_norm: false,
             qkv_bias: false,
+            composed_gelu: false,
+            layer_norm: false,
+            post_norms: false,
             experts: None,
             kv_bytes_per_token: None,
             tower: 0,

@@ -166,7 +166,8 @@ pub fn states(shape: &Shape, run: &Run) -> States {
     let step = match run.optimizer {
         Optimizer::Adam(Step::Foreach) | Optimizer::Muon => trained * width.min(4.0) / split / stage(1),
         Optimizer::Adam(Step::Single) | Optimizer::Galore(_) => 2.0 * largest * width / stage(1),
-        Optimizer::Adafactor => 3.0 * largest * 4.0 / stage(1),
+        // In fp32, of one tensor at a time: the gradient, its square, the update and the weight.
+        Optimizer::Adafactor => 4.0 * largest * 4.0 / stage(1),
         // Fused kernels and in-place updates need nothing; 8-bit Adam works in blocks.
         Optimizer::Adam(Step::Fused) | Optimizer::Adam8bit | Optimizer::Sgd | Optimizer::Momentum | Optimizer::None => {
             0.0

@@ -1,5 +1,7 @@
 use std::fmt::Write as _;
 
+use std::time::Duration;
+
 use super::*;
 
 /// A leak of 20 MiB/s beside a flat neighbour on 24 GiB, a row a second.

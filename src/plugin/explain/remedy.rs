@@ -1,7 +1,7 @@
 //! The part of a page that says what happened before and what to change. Flows in: the live view and the profile. Flows out:
 //! sentences.
 
-use crate::api::profile::GpuMemoryProfileStatus;
+use crate::api::profile::{GpuMemoryProfile, GpuMemoryProfileStatus};
 use crate::api::view::{Advice, ContainerView, DeclaredView, Range};
 use crate::plugin::text::bytes;
 
@@ -38,6 +38,28 @@ pub fn learned(status: &GpuMemoryProfileStatus) -> Vec<(&'static str, String)> {
         lines.push(("size", text));
     }
     lines
+}
+
+/// The containers of a pod that hold no GPU memory now and are known to have died of it, as far as profiles tell.
+pub fn dead(pod: &str, namespace: &str, container: Option<&str>, profiles: &[GpuMemoryProfile]) -> Vec<ContainerView> {
+    let mut views: Vec<ContainerView> = Vec::new();
+    let ooms = profiles.iter().filter_map(|profile| profile.status.as_ref()).flat_map(|status| &status.ooms);
+    let own = ooms.filter(|oom| oom.pod == pod && container.is_none_or(|container| oom.container == container));
+    for oom in own {
+        if views.iter().all(|view| view.container != oom.container) {
+            views.push(ContainerView {
+                namespace: namespace.to_owned(),
+                pod: pod.to_owned(),
+                pod_uid: oom.pod_uid.clone(),
+                container: oom.container.clone(),
+                peak_bytes: oom.peak_bytes.and_then(|peak| u64::try_from(peak).ok()),
+                capacity_bytes: oom.capacity_bytes.and_then(|bytes| u64::try_from(bytes).ok()),
+                reason: format!("died of GPU out-of-memory at {} and holds no GPU memory now", oom.time),
+                ..ContainerView::default()
+            });
+        }
+    }
+    views
 }
 
 /// What the pod declares.

@@ -30,7 +30,8 @@ impl Listed {
 }
 
 pub(super) fn pods(seen: &Seen, all: bool) -> Listed {
-    let mut titles = vec!["POD", "CONTAINER", "NODE", ">GPU", ">USED", ">OF", "DEVICE", "RISK", ">P(OOM)", ">OOM IN"];
+    let mut titles =
+        vec!["POD", "~5CONTAINER", "~3NODE", "~2>GPU", ">USED", "~1>OF", "~4DEVICE", "RISK", ">P(OOM)", ">OOM IN"];
     let wide = ["CLASS", ">PEAK", ">GROWTH", ">AGE", "POLICY", "REASON"];
     titles.extend(wide);
     if all {
@@ -151,7 +152,7 @@ fn ordered<T>(mut lines: Vec<(Level, Option<f64>, u64, T)>, sort: Sort) -> Vec<T
 
 pub(super) fn workloads(seen: &Seen, all: bool, sort: Sort) -> Listed {
     let mut titles =
-        vec!["WORKLOAD", ">PODS", ">CONTAINERS", ">USED", "RISK", ">OOM IN", "WORST POD", "POLICY", "REASON"];
+        vec!["WORKLOAD", "~3>PODS", "~1>CONTAINERS", ">USED", "RISK", ">OOM IN", "~2WORST POD", "POLICY", "REASON"];
     if all {
         titles.insert(0, "NAMESPACE");
     }
@@ -245,11 +246,11 @@ pub(super) fn by_node(nodes: &NodeList, seen: &Seen, sort: Sort) -> Listed {
             ">USED",
             ">OF",
             ">USE",
-            ">CONTAINERS",
+            "~2>CONTAINERS",
             "RISK",
             ">OOM IN",
-            "NVML",
-            ">REPORT",
+            "~3NVML",
+            "~1>REPORT",
             "AGENT",
             "DETAIL",
         ],
@@ -318,12 +319,12 @@ pub(super) fn by_gpu(nodes: &NodeList, seen: &Seen, sort: Sort) -> Listed {
             ">GPU",
             ">USED",
             ">OF",
-            "MEMORY",
-            ">NOBODY'S",
-            ">CONTAINERS",
+            "~4MEMORY",
+            "~1>NOBODY'S",
+            "~2>CONTAINERS",
             "RISK",
             ">OOM IN",
-            "WORST",
+            "~3WORST",
             "MODEL",
             "SPLIT",
             "UUID",

@@ -14,10 +14,19 @@ use crate::plugin::text::{UNKNOWN, bar, bytes, percent, rate, sparkline, time};
 /// How far ahead the mark in the bar shows, in seconds: the default horizon.
 const AHEAD: f64 = 900.0;
 
+/// Below this width the container's name is left out, since its pod's tells more.
+const NARROW: u16 = 100;
+/// Below this width the namespace is left out too.
+const SLIM: u16 = 70;
+/// Below this height there is no room for what is known of the chosen line.
+const LOW: u16 = 18;
+
 /// One frame.
 pub fn draw(frame: &mut Frame<'_>, screen: &Screen) {
+    // On a low terminal the list is worth more than what is known of one line of it.
+    let about = if frame.area().height < LOW { 0 } else { 10 };
     let [head, body, detail, foot] =
-        Layout::vertical([Constraint::Length(1), Constraint::Min(4), Constraint::Length(10), Constraint::Length(1)])
+        Layout::vertical([Constraint::Length(1), Constraint::Min(4), Constraint::Length(about), Constraint::Length(1)])
             .areas(frame.area());
     frame.render_widget(Paragraph::new(header(screen)), head);
     table(frame, body, screen);
@@ -80,36 +89,44 @@ fn table(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
         frame.render_widget(Paragraph::new(text), area);
         return;
     }
+    let (has_namespace, has_container) = (area.width >= SLIM, area.width >= NARROW);
+    let bar_width: u16 = if has_container { 20 } else { 10 };
     let rows = shown.iter().map(|view| {
         let device = match (view.used_bytes, view.capacity_bytes) {
-            (Some(used), Some(capacity)) => marked(view, used, capacity, 20),
+            (Some(used), Some(capacity)) => marked(view, used, capacity, bar_width.into()),
             _ => UNKNOWN.to_owned(),
         };
-        Row::new([
-            Cell::from(view.namespace.clone()),
-            Cell::from(view.pod.clone()),
-            Cell::from(view.container.clone()),
+        let names = [
+            (has_namespace, Cell::from(view.namespace.clone())),
+            (true, Cell::from(view.pod.clone())),
+            (has_container, Cell::from(view.container.clone())),
+        ];
+        let numbers = [
             Cell::from(format!("{:>9}", bytes(view.used_bytes))),
             Cell::from(device),
             Cell::from(Span::styled(view.level.name(), paint(view.level, screen))),
             Cell::from(format!("{:>6}", percent(view.probability))),
             Cell::from(format!("{:>6}", view.seconds_to_oom.map_or(UNKNOWN.to_owned(), |oom| time(oom.q50)))),
-        ])
+        ];
+        Row::new(names.into_iter().filter_map(|(is_shown, cell)| is_shown.then_some(cell)).chain(numbers))
     });
     let longest = |of: fn(&ContainerView) -> &str| {
         shown.iter().map(|view| of(view).chars().count()).max().map_or(9, |length| length.clamp(9, 20) as u16)
     };
-    let widths = [
-        Constraint::Length(longest(|view| &view.namespace)),
-        Constraint::Fill(1),
-        Constraint::Length(longest(|view| &view.container)),
-        Constraint::Length(9),
-        Constraint::Length(20),
-        Constraint::Length(8),
-        Constraint::Length(6),
-        Constraint::Length(6),
+    let columns = [
+        (has_namespace, "NAMESPACE", Constraint::Length(longest(|view| &view.namespace))),
+        (true, "POD", Constraint::Fill(1)),
+        (has_container, "CONTAINER", Constraint::Length(longest(|view| &view.container))),
+        (true, "     USED", Constraint::Length(9)),
+        (true, "DEVICE", Constraint::Length(bar_width)),
+        (true, "RISK", Constraint::Length(8)),
+        (true, "P(OOM)", Constraint::Length(6)),
+        (true, "OOM IN", Constraint::Length(6)),
     ];
-    let titles = ["NAMESPACE", "POD", "CONTAINER", "     USED", "DEVICE", "RISK", "P(OOM)", "OOM IN"];
+    let columns: Vec<(&str, Constraint)> =
+        columns.into_iter().filter_map(|(is_shown, title, width)| is_shown.then_some((title, width))).collect();
+    let widths = columns.iter().map(|(_, width)| *width);
+    let titles = columns.iter().map(|(title, _)| *title);
     let table = Table::new(rows, widths)
         .header(Row::new(titles).style(Paint::new().add_modifier(Modifier::BOLD)))
         .row_highlight_style(Paint::new().add_modifier(Modifier::REVERSED))

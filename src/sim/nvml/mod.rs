@@ -6,7 +6,9 @@
 //! not be made from it.
 
 mod abi;
+mod cuda;
 mod device;
+mod limits;
 mod location;
 mod mig;
 mod processes;

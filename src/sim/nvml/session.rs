@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::abi::{Code, Handle, Return, SUCCESS};
 use super::location::socket;
 use crate::client::Client;
-use crate::protocol::{DeviceState, Fault, InstanceState, State};
+use crate::protocol::{Answer, DeviceState, Fault, InstanceState, Request, State};
 
 /// Time between two looks at whether a hung device is released.
 const HUNG_POLL: Duration = Duration::from_millis(20);
@@ -146,6 +146,16 @@ pub fn refuse(device: Option<usize>) -> Result<Arc<State>, Code> {
         }
         return Ok(state);
     }
+}
+
+/// Asks the driver for something that is not in its state.
+pub fn ask_driver(request: &Request) -> Result<Answer, Code> {
+    let mut session = lock();
+    let client = session.client.as_mut().ok_or(Code::Uninitialized)?;
+    client.ask(request).map_err(|_| {
+        session.client = None;
+        Code::GpuIsLost
+    })
 }
 
 fn has(state: &State, device: Option<usize>, fault: Fault) -> bool {

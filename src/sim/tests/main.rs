@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends on what it does not expect")]
 
 mod driver;
+mod limits;
 mod nvml;
 mod support;
 mod workload;

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use gpumem_sim::client::Client;
 use gpumem_sim::driver::{Config, Handle};
-use gpumem_sim::machine::Costs;
 use gpumem_sim::protocol::{Answer, Fault, Kind, Request, State};
 use gpumem_sim::spec::parse_devices;
 
@@ -86,6 +85,18 @@ impl Driver {
         self.client().state().unwrap()
     }
 
+    /// Says in which cgroup the driver sees a process.
+    pub fn place(&self, pid: u32, cgroup: &str) {
+        let directory = self.folder.0.join("proc").join(pid.to_string());
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
+    }
+
+    /// Answers one request.
+    pub fn ask(&self, request: &Request) -> Answer {
+        self.client().ask(request).unwrap()
+    }
+
     pub fn fault(&self, device: Option<u32>, fault: Fault) {
         let request = Request::SetFault { device, fault, for_millis: None };
         assert_eq!(self.client().ask(&request).unwrap(), Answer::Done);
@@ -99,7 +110,8 @@ impl Driver {
 
 pub fn config(socket: &Path, devices: &str) -> Config {
     let devices = parse_devices(devices, "node").unwrap();
-    Config { socket: socket.to_owned(), devices, costs: Costs::default() }
+    let proc = socket.with_file_name("proc");
+    Config { proc, ..Config::new(socket.to_owned(), devices) }
 }
 
 /// A child process that is killed at the end.

@@ -131,6 +131,7 @@ impl Played {
             .collect();
         UsageReport {
             format: FORMAT,
+            limits: Vec::new(),
             agent_version: "0.1.0".into(),
             node: node(agent),
             boot_id: "2b6c5d1e-91a4-4f2a-8f5a-6d3f7d3c9a11".into(),

@@ -60,6 +60,7 @@ pub fn deployment(plan: &Plan, role: Role) -> Value {
                         "name": "main",
                         "image": plan.image,
                         "imagePullPolicy": "IfNotPresent",
+                        "terminationMessagePolicy": "FallbackToLogsOnError",
                         "args": [
                             "sim", "workload", "--device", plan.gpu(role).to_string(), "--shape", plan.shape(role)
                         ],

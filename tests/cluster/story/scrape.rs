@@ -42,11 +42,11 @@ fn get_blocking(host: &str, path: &str) -> Result<String> {
     let address = host.parse().with_context(|| format!("`{host}` is not an address"))?;
     let mut stream = TcpStream::connect_timeout(&address, DEADLINE).with_context(|| format!("connecting to {host}"))?;
     stream.set_read_timeout(Some(DEADLINE))?;
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes())?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n").as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP header")?;
-    ensure!(head.starts_with("HTTP/1.1 200"), "{host}{path}: {}", head.lines().next().unwrap_or_default());
+    ensure!(head.split(' ').nth(1) == Some("200"), "{host}{path}: {}", head.lines().next().unwrap_or_default());
     Ok(body.to_owned())
 }
 

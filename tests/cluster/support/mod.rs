@@ -1,5 +1,8 @@
 //! A small language for the tests: scenes with leaking and steady workloads, policies, and waiting with a reason.
 
+pub mod monitor;
+pub mod prometheus;
+pub mod receiver;
 pub mod scene;
 pub mod world;
 

@@ -64,6 +64,7 @@ pub fn report(node: &str, cursor: Cursor, points: std::ops::RangeInclusive<u64>)
     let device = DeviceKey::whole("GPU-1");
     UsageReport {
         format: FORMAT,
+        limits: Vec::new(),
         agent_version: "0.1.0".into(),
         node: node.into(),
         boot_id: "boot".into(),

@@ -1,4 +1,4 @@
-//! A Kubernetes API that serves pods: a list, and a watch that goes on.
+//! A Kubernetes API that serves pods and GpuMemoryNodes: a list, and a watch that goes on.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -28,13 +28,24 @@ pub struct Api {
 }
 
 struct State {
-    pods: Mutex<Pods>,
-    events: broadcast::Sender<(u64, String)>,
+    pods: Table,
+    nodes: Table,
     requests: Mutex<Vec<String>>,
 }
 
+struct Table {
+    objects: Mutex<Objects>,
+    events: broadcast::Sender<(u64, String)>,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self { objects: Mutex::default(), events: broadcast::channel(1024).0 }
+    }
+}
+
 #[derive(Default)]
-struct Pods {
+struct Objects {
     version: u64,
     by_name: BTreeMap<String, Value>,
     log: Vec<(u64, String)>,
@@ -52,7 +63,7 @@ impl Api {
             "users": [{"name": "test", "user": {}}],
         });
         std::fs::write(kubeconfig, config.to_string()).unwrap();
-        let state = State { pods: Mutex::default(), events: broadcast::channel(1024).0, requests: Mutex::default() };
+        let state = State { pods: Table::default(), nodes: Table::default(), requests: Mutex::default() };
         let mut api = Self { state: Arc::new(state), address, serving: None };
         api.serve(listener);
         api
@@ -99,27 +110,50 @@ impl Api {
     }
 
     /// Creates or replaces a pod.
-    pub fn apply(&self, mut pod: Value) {
-        let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
-        let mut pods = self.state.pods.lock().unwrap();
-        pods.version += 1;
-        pod["metadata"]["resourceVersion"] = pods.version.to_string().into();
-        let kind = if pods.by_name.insert(name, pod.clone()).is_some() { "MODIFIED" } else { "ADDED" };
-        self.publish(&mut pods, kind, &pod);
+    pub fn apply(&self, pod: Value) {
+        self.state.pods.apply(pod);
     }
 
     pub fn delete(&self, name: &str) {
-        let mut pods = self.state.pods.lock().unwrap();
-        let Some(mut pod) = pods.by_name.remove(name) else { return };
-        pods.version += 1;
-        pod["metadata"]["resourceVersion"] = pods.version.to_string().into();
-        self.publish(&mut pods, "DELETED", &pod);
+        self.state.pods.delete(name);
     }
 
-    fn publish(&self, pods: &mut Pods, kind: &str, pod: &Value) {
-        let event = format!("{}\n", json!({"type": kind, "object": pod}));
-        pods.log.push((pods.version, event.clone()));
-        let _ = self.state.events.send((pods.version, event));
+    /// Creates or replaces a GpuMemoryNode.
+    pub fn apply_node(&self, node: Value) {
+        self.state.nodes.apply(node);
+    }
+
+    pub fn delete_node(&self, name: &str) {
+        self.state.nodes.delete(name);
+    }
+
+    pub fn node(&self, name: &str) -> Option<Value> {
+        self.state.nodes.objects.lock().unwrap().by_name.get(name).cloned()
+    }
+}
+
+impl Table {
+    fn apply(&self, mut object: Value) {
+        let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+        let mut objects = self.objects.lock().unwrap();
+        objects.version += 1;
+        object["metadata"]["resourceVersion"] = objects.version.to_string().into();
+        let kind = if objects.by_name.insert(name, object.clone()).is_some() { "MODIFIED" } else { "ADDED" };
+        self.publish(&mut objects, kind, &object);
+    }
+
+    fn delete(&self, name: &str) {
+        let mut objects = self.objects.lock().unwrap();
+        let Some(mut object) = objects.by_name.remove(name) else { return };
+        objects.version += 1;
+        object["metadata"]["resourceVersion"] = objects.version.to_string().into();
+        self.publish(&mut objects, "DELETED", &object);
+    }
+
+    fn publish(&self, objects: &mut Objects, kind: &str, object: &Value) {
+        let event = format!("{}\n", json!({"type": kind, "object": object}));
+        objects.log.push((objects.version, event.clone()));
+        let _ = self.events.send((objects.version, event));
     }
 }
 
@@ -129,14 +163,18 @@ fn answer(state: &Arc<State>, request: &Request<Incoming>) -> Answer {
     let query = request.uri().query().unwrap_or_default().to_owned();
     let line = format!("{} {}?{query}", request.method(), request.uri().path());
     state.requests.lock().unwrap().push(line);
-    if request.method() != hyper::Method::GET || request.uri().path() != "/api/v1/pods" {
-        return plain(StatusCode::FORBIDDEN, &json!({"kind": "Status", "code": 403, "status": "Failure"}));
-    }
-    let pods = state.pods.lock().unwrap();
+    let (table, kind, version) = match (request.method(), request.uri().path()) {
+        (&hyper::Method::GET, "/api/v1/pods") => (&state.pods, "PodList", "v1"),
+        (&hyper::Method::GET, "/apis/gpumem.dev/v1alpha1/gpumemorynodes") => {
+            (&state.nodes, "GpuMemoryNodeList", "gpumem.dev/v1alpha1")
+        }
+        _ => return plain(StatusCode::FORBIDDEN, &json!({"kind": "Status", "code": 403, "status": "Failure"})),
+    };
+    let pods = table.objects.lock().unwrap();
     if !query.contains("watch=true") {
         let items: Vec<&Value> = pods.by_name.values().collect();
         let list = json!({
-            "apiVersion": "v1", "kind": "PodList",
+            "apiVersion": version, "kind": kind,
             "metadata": {"resourceVersion": pods.version.to_string()}, "items": items,
         });
         return plain(StatusCode::OK, &list);
@@ -145,7 +183,7 @@ fn answer(state: &Arc<State>, request: &Request<Incoming>) -> Answer {
     let missed: Vec<_> =
         pods.log.iter().filter(|(version, _)| *version > since).map(|(_, event)| event.clone()).collect();
     let newest = pods.version;
-    let events = futures::stream::unfold(state.events.subscribe(), |mut events| async move {
+    let events = futures::stream::unfold(table.events.subscribe(), |mut events| async move {
         Some((events.recv().await.ok()?, events))
     });
     let later = events.filter_map(move |(version, event)| std::future::ready((version > newest).then_some(event)));

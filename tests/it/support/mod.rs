@@ -76,7 +76,7 @@ impl Node {
 
     pub fn start_driver(&mut self) {
         let devices = gpumem_sim::spec::parse_devices(&self.devices, NODE).unwrap();
-        let config = Config { socket: self.socket(), devices, costs: COSTS };
+        let config = Config { costs: COSTS, proc: self.proc(), ..Config::new(self.socket(), devices) };
         self.driver = Some(Handle::start(config).unwrap());
     }
 

@@ -1,0 +1,93 @@
+//! What a limit is computed from: every device of one container, its neighbours there, and what the agent read back.
+
+use std::time::{Duration, Instant};
+
+use gpumem_engine::growth::Room;
+use gpumem_engine::identity::{ContainerId, DeviceKey, PodUid};
+use gpumem_engine::quantity::{Bytes, Moment};
+use gpumem_engine::series::{SCALES, Series};
+
+use super::Fleet;
+use super::node::Tenant;
+use crate::api::usage::LimitReport;
+
+/// The rate's minute.
+const MINUTE: u32 = 60;
+/// Neighbours need the most they used within so many minutes.
+const NEED_MINUTES: usize = 10;
+
+/// One container on one of its devices.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Place {
+    /// Which device.
+    pub device: DeviceKey,
+    /// The container's instance.
+    pub container_id: ContainerId,
+    /// The device and its other tenants.
+    pub room: Room,
+    /// What the container uses.
+    pub used: Bytes,
+    /// The least it used within the last minute.
+    pub minute_floor: Bytes,
+    /// How long it has been seen.
+    pub age: Duration,
+    /// Age of its newest sample.
+    pub sample_age: Duration,
+}
+
+impl Fleet {
+    /// Every device on which a container holds memory; those whose memory cannot be read are left out.
+    pub fn places(&self, now: Instant, node: &str, pod: &PodUid, container: &str) -> Vec<Place> {
+        let Some(node) = self.nodes.get(node) else { return Vec::new() };
+        let clock = node.clock(now);
+        let mut places = Vec::new();
+        for (key, device) in &node.devices {
+            let Some(memory) = device.report.memory else { continue };
+            let own = device.tenants.iter().find(|(tenant, _)| tenant.pod == *pod && tenant.container == container);
+            let Some((_, Tenant { container_id, series, gone: false })) = own else { continue };
+            let Some(latest) = series.latest() else { continue };
+            let others = device
+                .tenants
+                .iter()
+                .filter(|(tenant, other)| !other.gone && !(tenant.pod == *pod && tenant.container == container));
+            let neighbours = others.map(|(_, other)| need(&other.series, clock)).sum();
+            places.push(Place {
+                device: key.clone(),
+                container_id: container_id.clone(),
+                room: Room {
+                    total: memory.total,
+                    usable: memory.usable(),
+                    unattributed: device.report.unattributed.unwrap_or_default(),
+                    neighbours,
+                },
+                used: latest.used,
+                minute_floor: minute_floor(series, clock).min(latest.used),
+                age: series.started().map_or(Duration::ZERO, |started| clock.since(started)),
+                sample_age: clock.since(latest.at),
+            });
+        }
+        places
+    }
+
+    /// What the agent of a node read back, the boot it speaks of, and how old that is.
+    pub fn limits(&self, node: &str, now: Instant) -> Option<(&str, &[LimitReport], Duration)> {
+        let node = self.nodes.get(node)?;
+        Some((&node.boot_id, &node.limits, now.saturating_duration_since(node.received)))
+    }
+}
+
+fn need(series: &Series, clock: Moment) -> Bytes {
+    let newest = series.latest().map_or(Bytes::ZERO, |point| point.used);
+    // The scale of minutes.
+    let Some(((seconds, _), ring)) = SCALES.get(2).zip(series.ring(2)) else { return newest };
+    let oldest = (clock.0 / 1000 / u64::from(*seconds)).saturating_sub(NEED_MINUTES as u64);
+    let recent = ring.iter().filter(|block| u64::from(block.index) >= oldest);
+    recent.map(|block| Bytes(u64::from(block.ceiling) << 10)).fold(newest, Bytes::max)
+}
+
+fn minute_floor(series: &Series, clock: Moment) -> Bytes {
+    let Some(((seconds, _), ring)) = SCALES.first().zip(series.ring(0)) else { return Bytes(u64::MAX) };
+    let oldest = (clock.0 / 1000).saturating_sub(u64::from(MINUTE)) / u64::from(*seconds);
+    let recent = ring.iter().filter(|block| u64::from(block.index) >= oldest);
+    recent.map(|block| Bytes(u64::from(block.floor) << 10)).min().unwrap_or(Bytes(u64::MAX))
+}

@@ -1,0 +1,5 @@
+//go:build tools
+
+package prometheus
+
+import _ "github.com/prometheus/prometheus/cmd/prometheus"

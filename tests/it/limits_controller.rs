@@ -1,0 +1,302 @@
+//! From a policy's growth limit to the node's object and back into statuses, over a stateful API server.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
+
+use std::time::Duration;
+
+use gpumem::api::node::LimitPhase;
+use gpumem::api::usage::{Cursor, DeviceReport, FORMAT, LimitReport, NvmlState, SeriesData, SeriesReport, UsageReport};
+use gpumem::controller::limits::{self, FreezeRequest, Refusal};
+use gpumem_engine::identity::ContainerId;
+use gpumem_engine::pacing::Stamp;
+use gpumem_engine::policy::{Mode, PolicyKey};
+use gpumem_engine::quantity::{Bytes, Moment};
+use gpumem_engine::sample::DeviceMemory;
+use gpumem_engine::series::{Point, Segment};
+use gpumem_engine::usage::Attribution;
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, Controller, NODE};
+
+const NODES: (&str, &str) = ("gpumem.dev", "gpumemorynodes");
+const GPU: &str = "train-0";
+
+/// A pod `train-0` that uses 10 GiB of 80, and a policy with this growth limit.
+fn cluster(limit: &Value) -> Cluster {
+    let mut cluster = Cluster::new();
+    cluster.deployment("train", 1);
+    cluster.world().put("", "nodes", json!({"metadata": {"name": NODE, "uid": "node-uid"}}));
+    cluster.policy("p", "train", |spec| {
+        spec["actions"] = json!([{"type": "LimitGrowth"}]);
+        spec["growthLimit"] = limit.clone();
+        spec["prediction"]["warmUpSeconds"] = json!(0);
+    });
+    cluster.report("train-0", 0.05);
+    cluster
+}
+
+fn kernel(ceiling: &str) -> Value {
+    json!({"ceiling": ceiling, "enforcement": "Kernel"})
+}
+
+/// The agent's report that goes with it, and what it read back.
+fn agent(cluster: &Cluster, limits: Vec<LimitReport>) -> UsageReport {
+    let report = &cluster.reports[0];
+    let now = Moment::from_secs(u64::try_from(cluster.stamp).unwrap() - 1_799_990_000);
+    UsageReport {
+        format: FORMAT,
+        limits,
+        hooks: Vec::new(),
+        agent_version: "0.1.0".into(),
+        node: NODE.into(),
+        boot_id: "boot-1".into(),
+        cursor: Cursor { epoch: 1, seq: now.0 },
+        now,
+        interval_ms: 1000,
+        simulated: true,
+        nvml: NvmlState::Up { driver: "sim".into() },
+        devices: vec![DeviceReport {
+            device: report.device.clone(),
+            index: 0,
+            model: "NVIDIA H100".into(),
+            at: now,
+            memory: Some(DeviceMemory {
+                total: Bytes::gib(80),
+                used: Bytes::gib(10),
+                free: Bytes::gib(70),
+                reserved: Some(Bytes::ZERO),
+            }),
+            unattributed: Some(Bytes::ZERO),
+            attribution: Attribution::Complete,
+        }],
+        pods: vec![report.pod.clone()],
+        series: vec![SeriesReport {
+            device: report.device.clone(),
+            pod: report.pod.uid.clone(),
+            container: "main".into(),
+            container_id: "c1".into(),
+            data: SeriesData::Samples {
+                segment: Segment(1),
+                points: vec![Point { at: now, used: Bytes::gib(10), allocator: None }],
+            },
+        }],
+    }
+}
+
+/// The agent is heard, then the controller plays a round.
+async fn round(cluster: &mut Cluster, controller: &mut Controller, limits: Vec<LimitReport>) {
+    let report = agent(cluster, limits);
+    let received = cluster.now().instant;
+    let merged = controller.ctx.fleet().merge(NODE, report, received);
+    assert!(merged.accepted && merged.faults.is_empty(), "{merged:?}");
+    controller.round(cluster).await;
+}
+
+fn object(cluster: &Cluster) -> Option<Value> {
+    cluster.world().get(NODES.0, NODES.1, "", NODE).cloned()
+}
+
+fn entries(cluster: &Cluster) -> Vec<Value> {
+    object(cluster).and_then(|object| object["spec"]["limits"].as_array().cloned()).unwrap_or_default()
+}
+
+fn condition(object: &Value, kind: &str) -> String {
+    let all = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let found = all.iter().find(|condition| condition["type"] == kind);
+    found.map_or_else(String::new, |found| format!("{}/{}", found["status"], found["reason"]).replace('"', ""))
+}
+
+fn read_back(state: LimitPhase, desired: Option<u64>, applied: Option<u64>) -> LimitReport {
+    LimitReport {
+        pod: "u".into(),
+        container_id: "c1".into(),
+        device: GPU.into(),
+        desired: desired.map(Bytes::gib),
+        applied: applied.map(Bytes::gib),
+        backend: "nvml-cgroup (simulated)".into(),
+        state,
+        reason: "a reason".into(),
+        cgroup: "memory/kubepods/podx/c1".into(),
+    }
+}
+
+#[tokio::test]
+async fn a_limit_is_written_for_the_node_reported_back_and_removed_with_its_policy() {
+    let mut cluster = cluster(&kernel("40Gi"));
+    let mut controller = Controller::start(&cluster, "c1");
+    round(&mut cluster, &mut controller, Vec::new()).await;
+    let written = object(&cluster).expect("the node's object");
+    let [entry] = entries(&cluster).try_into().expect("one entry");
+    assert_eq!(
+        (&entry["bytes"], &entry["containerID"], &entry["device"]),
+        (&json!(40_u64 << 30), &json!("c1"), &json!(GPU))
+    );
+    assert_eq!(entry["policy"], "ml/p");
+    assert_eq!(written["metadata"]["ownerReferences"][0]["kind"], "Node", "it goes with its node");
+    assert_eq!(cluster.condition("p", "GrowthLimited"), "False/LimitPending");
+
+    round(&mut cluster, &mut controller, vec![read_back(LimitPhase::Pending, Some(40), None)]).await;
+    let recorded = object(&cluster).unwrap();
+    assert_eq!(recorded["status"]["limits"][0]["bootId"], "boot-1", "the ledger, before anything is set");
+    assert_eq!(condition(&recorded, "LimitPending"), "True/Ratcheting");
+
+    round(&mut cluster, &mut controller, vec![read_back(LimitPhase::Applied, Some(40), Some(40))]).await;
+    let applied = object(&cluster).unwrap();
+    assert_eq!(condition(&applied, "LimitApplied"), "True/ReadBack");
+    assert_eq!((&applied["status"]["applied"], &applied["status"]["desired"]), (&json!(1), &json!(1)));
+    assert_eq!(cluster.condition("p", "GrowthLimited"), "True/LimitApplied");
+    let states = limits::Limits::of(&controller.ctx, NODE, &ContainerId::from("c1"), cluster.now().instant);
+    assert_eq!((states[0].phase, states[0].applied), (LimitPhase::Applied, Some(Bytes::gib(40))));
+
+    cluster.world().remove("gpumem.dev", "gpumemorypolicies", "ml", "p");
+    round(&mut cluster, &mut controller, vec![read_back(LimitPhase::Applied, Some(40), Some(40))]).await;
+    assert!(entries(&cluster).is_empty() && object(&cluster).is_some(), "kept until the agent has cleared it");
+    round(&mut cluster, &mut controller, vec![read_back(LimitPhase::Cleared, None, None)]).await;
+    assert_eq!(object(&cluster), None);
+}
+
+#[tokio::test]
+async fn what_is_only_advised_is_said_and_nothing_is_written() {
+    for (limit, mode) in
+        [(json!({"ceiling": "50%"}), Mode::Enforce), (kernel("50%"), Mode::DryRun), (kernel("50%"), Mode::Observe)]
+    {
+        let mut cluster = cluster(&limit);
+        let mut controller = Controller::start_with(&cluster, "c1", mode);
+        round(&mut cluster, &mut controller, Vec::new()).await;
+        assert_eq!(object(&cluster), None);
+        assert_eq!(cluster.condition("p", "GrowthLimited"), "False/Advised");
+        let status = cluster.status("p");
+        let told = status.conditions.iter().find(|condition| condition.type_ == "GrowthLimited").unwrap();
+        assert!(told.message.contains("train-0/main on train-0 would be held to 40.0 GiB"), "{}", told.message);
+    }
+}
+
+#[tokio::test]
+async fn another_enforcers_limit_is_not_fought() {
+    let mut cluster = cluster(&kernel("40Gi"));
+    cluster.world().edit("", "pods", "ml", "train-0", |pod| {
+        pod["spec"]["containers"] =
+            json!([{"name": "main", "env": [{"name": "CUDA_DEVICE_MEMORY_LIMIT", "value": "16g"}]}]);
+    });
+    let mut controller = Controller::start(&cluster, "c1");
+    round(&mut cluster, &mut controller, Vec::new()).await;
+    assert_eq!(object(&cluster), None);
+    assert_eq!(cluster.condition("p", "GrowthLimited"), "False/ManagedBy");
+}
+
+#[tokio::test]
+async fn no_limit_is_begun_for_a_pod_that_opted_out_or_while_paused_and_a_pause_keeps_what_holds() {
+    let mut cluster = cluster(&kernel("40Gi"));
+    cluster.world().edit("", "pods", "ml", "train-0", |pod| {
+        pod["metadata"]["annotations"] = json!({"gpumem.dev/actions": "Disabled"});
+    });
+    let mut controller = Controller::start(&cluster, "c1");
+    round(&mut cluster, &mut controller, Vec::new()).await;
+    assert_eq!(object(&cluster), None);
+    cluster.world().edit("", "pods", "ml", "train-0", |pod| pod["metadata"]["annotations"] = json!({}));
+    cluster.advance(60);
+    round(&mut cluster, &mut controller, Vec::new()).await;
+    assert_eq!(entries(&cluster).len(), 1);
+    cluster.edit_policy("p", |spec| {
+        spec["paused"] = json!({"reasons": ["maintenance"]});
+        spec["growthLimit"]["ceiling"] = json!("20Gi");
+    });
+    round(&mut cluster, &mut controller, Vec::new()).await;
+    assert_eq!(entries(&cluster)[0]["bytes"], json!(40_u64 << 30), "as it was");
+    cluster.edit_policy("p", |spec| spec["paused"] = Value::Null);
+    round(&mut cluster, &mut controller, Vec::new()).await;
+    assert_eq!(entries(&cluster)[0]["bytes"], json!(20_u64 << 30));
+}
+
+#[tokio::test]
+async fn stale_data_changes_nothing_and_a_new_leader_takes_over_what_it_finds() {
+    let mut cluster = cluster(&kernel("40Gi"));
+    let mut first = Controller::start(&cluster, "c1");
+    round(&mut cluster, &mut first, Vec::new()).await;
+    let before = entries(&cluster);
+    cluster.edit_policy("p", |spec| spec["growthLimit"]["ceiling"] = json!("20Gi"));
+    cluster.advance(120);
+    first.round(&mut cluster).await;
+    assert_eq!(entries(&cluster), before, "the newest sample is two minutes old: neither lowered nor renewed");
+    let mut second = Controller::start(&cluster, "c2");
+    second.round(&mut cluster).await;
+    assert_eq!(entries(&cluster), before, "it has not heard of the node yet");
+    round(&mut cluster, &mut second, Vec::new()).await;
+    assert_eq!(entries(&cluster)[0]["bytes"], json!(20_u64 << 30));
+}
+
+#[tokio::test]
+async fn what_an_agent_says_of_limits_nobody_asked_for_is_not_believed() {
+    let mut cluster = cluster(&kernel("40Gi"));
+    let mut controller = Controller::start(&cluster, "c1");
+    round(&mut cluster, &mut controller, Vec::new()).await;
+    let mut other = read_back(LimitPhase::Applied, Some(1), Some(1));
+    other.container_id = "stranger".into();
+    round(&mut cluster, &mut controller, vec![other]).await;
+    let object = object(&cluster).unwrap();
+    assert!(object["status"]["limits"].as_array().is_none_or(Vec::is_empty), "{object}");
+}
+
+#[tokio::test]
+async fn without_rights_or_definition_the_policy_says_that_limits_are_off() {
+    let mut cluster = cluster(&kernel("40Gi"));
+    cluster.world().forbidden = Some("gpumemorynodes".to_owned());
+    let mut controller = Controller::start(&cluster, "c1");
+    round(&mut cluster, &mut controller, Vec::new()).await;
+    assert_eq!(cluster.condition("p", "GrowthLimited"), "False/Off");
+    assert_eq!(object(&cluster), None);
+}
+
+#[tokio::test]
+async fn a_freeze_is_asked_for_refused_where_it_would_do_harm_and_taken_back() {
+    let mut cluster = cluster(&kernel("40Gi"));
+    let mut controller = Controller::start(&cluster, "c1");
+    round(&mut cluster, &mut controller, Vec::new()).await;
+    let pod = cluster.reports[0].pod.clone();
+    let request = FreezeRequest {
+        node: NODE.to_owned(),
+        namespace: "ml".to_owned(),
+        pod: "train-0".to_owned(),
+        pod_uid: pod.uid.clone(),
+        container: "main".to_owned(),
+        container_id: "c1".into(),
+        policy: PolicyKey { namespace: "ml".to_owned(), name: "p".to_owned() },
+        reason: "an OOM is near".to_owned(),
+        group_pods: 1,
+        until: Stamp(cluster.stamp) + Duration::from_mins(5),
+    };
+    let now = cluster.now();
+    let refused =
+        limits::request_freeze(&controller.ctx, &FreezeRequest { group_pods: 4, ..request.clone() }, &now).await;
+    assert_eq!(refused, Err(Refusal::SeveralPods(4)), "case 29");
+    cluster.world().edit("", "pods", "ml", "train-0", |pod| {
+        pod["spec"]["containers"] = json!([{"name": "main", "livenessProbe": {"exec": {"command": ["nvidia-smi"]}}}]);
+    });
+    let refused = limits::request_freeze(&controller.ctx, &request, &now).await;
+    assert_eq!(refused, Err(Refusal::LivenessProbe("main".to_owned())));
+    cluster.world().edit("", "pods", "ml", "train-0", |pod| pod["spec"]["containers"] = json!([]));
+    assert_eq!(limits::request_freeze(&controller.ctx, &request, &now).await, Ok(()));
+    assert_eq!(entries(&cluster).len(), 2, "the limit stays beside it");
+    round(&mut cluster, &mut controller, Vec::new()).await;
+    assert_eq!(entries(&cluster).len(), 2, "and rounds keep it");
+    let now = cluster.now();
+    limits::release_freeze(&controller.ctx, NODE, &"c1".into(), &now).await;
+    assert_eq!(entries(&cluster).len(), 1);
+}
+
+#[tokio::test]
+async fn the_uninstallation_tells_every_node_to_release_and_waits_for_it() {
+    let mut cluster = cluster(&kernel("40Gi"));
+    let mut controller = Controller::start(&cluster, "c1");
+    round(&mut cluster, &mut controller, Vec::new()).await;
+    round(&mut cluster, &mut controller, vec![read_back(LimitPhase::Applied, Some(40), Some(40))]).await;
+    let client = cluster.api.client();
+    let left = limits::release(&client, Duration::ZERO).await.unwrap();
+    assert_eq!(left, [NODE], "told, and not waited for any longer");
+    assert_eq!(object(&cluster).unwrap()["spec"]["release"], true);
+    assert_eq!(entries(&cluster).len(), 1, "the controller's entries are the controller's");
+    round(&mut cluster, &mut controller, vec![read_back(LimitPhase::Cleared, None, None)]).await;
+    assert_eq!(limits::release(&client, Duration::ZERO).await.unwrap(), [] as [String; 0]);
+    limits::delete_all(&client).await.unwrap();
+    assert_eq!(object(&cluster), None);
+}
