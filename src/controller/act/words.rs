@@ -134,7 +134,7 @@ const fn value(action: &Action) -> &'static str {
     match action {
         Action::Evict => "rbac.actions.evict",
         Action::RequestCheckpoint { .. } | Action::WithdrawCheckpoint { .. } => "rbac.actions.checkpoint",
-        Action::SuspendToHost => "agent.suspend",
+        Action::SuspendToHost => "agent.suspend.enabled",
         Action::SuspendWorkload { .. } | Action::ResumeWorkload => "rbac.actions.suspendWorkload",
         Action::Scale { .. } => "rbac.actions.scale",
     }
