@@ -136,6 +136,12 @@ pub mod metric {
     pub const CONTROLLER_ERRORS: &str = "gpumem_controller_errors_total";
     /// When the certificate between controller and agents ends, in Unix time.
     pub const CONTROLLER_CERTIFICATE_EXPIRY: &str = "gpumem_controller_certificate_expiry_timestamp_seconds";
+    /// 1 for the state that the breaker above all policies is in; label `state`: closed, half_open, open, off.
+    pub const CONTROLLER_BREAKER: &str = "gpumem_controller_breaker_state";
+    /// Pods that were disrupted by us; label `window`: now (not recovered yet), hour.
+    pub const CONTROLLER_DISRUPTED: &str = "gpumem_controller_disrupted_pods";
+    /// The administrator's budgets; labels `scope` (cluster, namespace, node) and `window`. Absent where none is set.
+    pub const CONTROLLER_BUDGET: &str = "gpumem_controller_disruption_budget_pods";
     /// Version of a controller; label `version`.
     pub const CONTROLLER_BUILD_INFO: &str = "gpumem_build_info";
     /// 1 where the driver is simulated.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gpumem_engine::policy::Mode;
 
+use super::granted::Granted;
 use super::workload::Switches;
 
 /// Flags of the controller.
@@ -41,6 +42,12 @@ pub struct Args {
     /// Name of the ConfigMap with open intents and budgets.
     #[arg(long, env = "GPUMEM_LEDGER")]
     pub ledger: String,
+    /// Name of the ConfigMap with the administrator's limits. Without it policies alone limit.
+    #[arg(long, env = "GPUMEM_LIMITS")]
+    pub limits: Option<String>,
+    /// Actions that need a right and have it: any of Checkpoint, Evict, Scale, SuspendWorkload, with commas.
+    #[arg(long, env = "GPUMEM_ACTIONS", default_value = "")]
+    pub actions: Granted,
     /// Name of the Lease.
     #[arg(long, env = "GPUMEM_LEASE")]
     pub lease: String,
@@ -113,11 +120,13 @@ mod tests {
         let line = "controller --namespace gpumem --pod-name c-0 --listen 0.0.0.0:9401 --peer-listen 0.0.0.0:9444 \
                     --agent-selector app=agent,tier=node --controller-selector app=controller --agent-port 9443 \
                     --peer-port 9444 --tls-secret gpumem-tls --ledger gpumem-ledger --lease gpumem-controller \
+                    --limits gpumem-limits --actions Checkpoint,Evict,Scale,SuspendWorkload \
                     --max-mode Enforce --workload-kinds Job=Evict+Suspend,JobSet= --pull-interval 5s \
                     --profile-ttl-days 7 --read-pod-logs";
         let Command { args } = Command::try_parse_from(line.split_whitespace()).unwrap();
         assert_eq!((args.max_mode, args.pull_interval), (Mode::Enforce, Duration::from_secs(5)));
         assert_eq!(args.peer_listen.port(), args.peer_port);
+        assert_eq!((args.limits.as_deref(), args.actions), (Some("gpumem-limits"), Granted::all()));
         assert_eq!(args.workload_kinds.to_string(), "Job=Evict+Suspend,JobSet=");
         assert_eq!((args.profile_ttl_days, args.read_pod_logs), (7, true));
     }

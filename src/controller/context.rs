@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use gpumem_engine::policy::{Mode, Policy};
 use tokio::sync::watch;
 
+use super::act::Patience;
 use super::fleet::{Fleet, Observation};
+use super::granted::Granted;
 use super::health::Health;
 use super::leader::Leadership;
 use super::limits::Limits;
@@ -37,6 +39,12 @@ pub struct Context {
     pub health: Arc<Health>,
     /// Administrator's brake: no policy goes further.
     pub max_mode: Mode,
+    /// How long an action waits for the API server.
+    pub patience: Patience,
+    /// Actions that this installation has the right to.
+    pub granted: Granted,
+    /// Name of the ConfigMap with the administrator's limits, in `namespace`; `None` where there are none.
+    pub admin: Option<String>,
     /// Which levers of which kinds of workloads the administrator turned on.
     pub workload_kinds: Switches,
     /// Name of the ConfigMap with open intents and budgets, in `namespace`.

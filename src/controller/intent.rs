@@ -1,7 +1,7 @@
 //! The fence: an action is recorded by compare-and-swap in the ledger ConfigMap before it is taken, and closed after.
 //!
 //! Flows in: a decision to act, and the ledger as it was read for that decision. Flows out: a [`RecordedIntent`], the only
-//! thing `act::evict` takes; only [`record`] makes one. At most one intent is open at any time, of all leaders together:
+//! thing `act::take` takes; only [`record`] makes one. At most one intent is open at any time, of all leaders together:
 //! whoever finds one settles it first ([`settle`]). A ledger that cannot be read is never written over, and no intent can
 //! be recorded in it.
 
@@ -10,18 +10,22 @@ use std::time::Duration;
 
 use gpumem_engine::decision::Act;
 use gpumem_engine::pacing::Stamp;
+use gpumem_engine::quantity::Bytes;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 
+use super::admin::Limits;
 use super::context::Context;
 use super::now::{Now, rfc3339};
 use crate::api::policy::ActionRecord;
 
 mod ledger;
+mod records;
 mod settle;
 
-pub use ledger::{Intent, Ledger, LedgerDeed, Malformed, PolicyRef, State};
+pub use ledger::{Ledger, Malformed, State};
+pub use records::{Action, Intent, LedgerDeed, LedgerRequest, Lever, PolicyRef};
 pub use settle::{Settled, settle};
 
 /// A call is not sent later than this after its intent was recorded.
@@ -80,6 +84,7 @@ impl Error {
 pub struct RecordedIntent {
     intent: Intent,
     policy_generation: i64,
+    limits: Limits,
     fresh_until: Stamp,
     send_by: Stamp,
 }
@@ -93,6 +98,11 @@ impl RecordedIntent {
     /// Generation of the policy that the decision was made under.
     pub fn policy_generation(&self) -> i64 {
         self.policy_generation
+    }
+
+    /// The administrator's limits that the decision was made under.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// After this the samples behind the decision are too old.
@@ -117,16 +127,30 @@ pub async fn read(ctx: &Context) -> Result<Ledger, Error> {
     Ok(Ledger::of(found))
 }
 
+/// What is to be recorded.
+#[derive(Clone, Debug)]
+pub struct Order<'a> {
+    /// Policy it is for.
+    pub policy: PolicyRef,
+    /// Generation of the policy that the decision was made under.
+    pub policy_generation: i64,
+    /// The decision.
+    pub act: &'a Act,
+    /// The lever of the workload, where the action needs one.
+    pub lever: Option<Lever>,
+    /// Memory of the container.
+    pub used: Option<Bytes>,
+    /// How long it has run.
+    pub age: Option<Duration>,
+    /// See [`Intent::settle_seconds`].
+    pub settle_seconds: u64,
+    /// The administrator's limits that the decision was made under.
+    pub limits: Limits,
+}
+
 /// Records the intent to act, if the ledger is still the one that was read, and nothing in it is open.
-pub async fn record(
-    ctx: &Context,
-    ledger: Ledger,
-    policy: PolicyRef,
-    policy_generation: i64,
-    act: &Act,
-    settle_seconds: u64,
-    now: &Now,
-) -> Result<RecordedIntent, Error> {
+pub async fn record(ctx: &Context, ledger: Ledger, order: Order<'_>, now: &Now) -> Result<RecordedIntent, Error> {
+    let Order { policy, policy_generation, act, lever, used, age, settle_seconds, limits } = order;
     let created = now.later();
     let intent = Intent {
         id: id(created, act),
@@ -138,8 +162,11 @@ pub async fn record(
         node: act.pod.node.clone(),
         container: act.container.clone(),
         device: act.device.clone(),
-        action: ledger::Action::of(&act.step),
+        action: Action::of(&act.step),
+        lever,
         blast: act.blast,
+        used: used.map(|used| used.0),
+        age_seconds: age.map(|age| age.as_secs()),
         reason: super::report::shorten(&act.reason, 300),
         holder: ctx.identity.clone(),
         created: rfc3339(created),
@@ -156,30 +183,85 @@ pub async fn record(
     }
     state.intents.push(intent.clone());
     write(ctx, &ledger, &state).await?;
-    Ok(RecordedIntent { intent, policy_generation, fresh_until: act.fresh_until, send_by: created + SEND_WITHIN })
+    Ok(RecordedIntent {
+        intent,
+        policy_generation,
+        limits,
+        fresh_until: act.fresh_until,
+        send_by: created + SEND_WITHIN,
+    })
 }
 
 /// How an intent is closed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Closing {
-    /// It took no pod away.
+    /// It changed nothing.
     Nothing,
-    /// It took a pod away, or would have; with the record, where that could not be written into the profile.
+    /// It took a pod away or changed a workload, or would have; with the record, where that could not be written into the
+    /// profile.
     Disrupted {
         /// See [`LedgerDeed::unrecorded`].
         unrecorded: Option<ActionRecord>,
     },
+    /// A request for a checkpoint stands.
+    Requested,
+    /// The request with this id no longer stands.
+    TakenBack {
+        /// Its id.
+        id: String,
+    },
+    /// The workload goes on again.
+    Resumed,
 }
 
-/// Closes an intent. One that is no longer there was closed by somebody else, which is as good.
-pub async fn close(ctx: &Context, intent: &Intent, closing: &Closing, now: &Now) -> Result<(), Error> {
+/// Closes an intent. One that is no longer there was closed by somebody else, which is as good. `failed` is what the breaker
+/// is told of it, if anything.
+pub async fn close(
+    ctx: &Context,
+    intent: &Intent,
+    closing: &Closing,
+    failed: Option<bool>,
+    now: &Now,
+) -> Result<(), Error> {
     change(ctx, now, |state| {
         let open = state.intents.iter().position(|open| open.id == intent.id)?;
         let intent = state.intents.remove(open);
-        if let Closing::Disrupted { unrecorded } = closing {
-            state.deeds.push(LedgerDeed::of(&intent, unrecorded.clone()));
+        if let Some(failed) = failed.filter(|_| !intent.dry_run) {
+            state.breaker.record(now.later(), failed);
+        }
+        match closing {
+            Closing::Nothing => {}
+            Closing::Disrupted { unrecorded } => state.deeds.push(LedgerDeed::of(&intent, unrecorded.clone())),
+            Closing::Requested => state.requests.extend(LedgerRequest::of(&intent)),
+            Closing::TakenBack { id } => state.requests.retain(|request| request.id != *id),
+            Closing::Resumed => {
+                let same = |deed: &&mut LedgerDeed| deed.workload.uid == intent.workload.uid && deed.is_suspended();
+                for deed in state.deeds.iter_mut().filter(same) {
+                    deed.lifted = true;
+                }
+            }
         }
         Some(())
+    })
+    .await
+}
+
+/// Steps the breaker with what the fleet looks like, where that opens it.
+pub async fn open_breaker(ctx: &Context, high: u32, watched: u32, now: &Now) -> Result<(), Error> {
+    change(ctx, now, |state| {
+        let before = state.breaker.open;
+        state.breaker.step(now.stamp, high, watched);
+        (state.breaker.open != before).then_some(())
+    })
+    .await
+}
+
+/// Drops requests for a checkpoint that stand for nothing any more: their pod is gone.
+pub async fn forget_requests(ctx: &Context, ids: &[String], now: &Now) -> Result<(), Error> {
+    change(ctx, now, |state| {
+        let before = state.requests.len();
+        state.requests.retain(|request| !ids.contains(&request.id));
+        (state.requests.len() != before).then_some(())
     })
     .await
 }

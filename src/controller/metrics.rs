@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use gpumem_engine::forecast::{Forecast, Outlook};
 use gpumem_engine::identity::PodUid;
+use gpumem_engine::pacing::AdminBudgets;
 use gpumem_engine::policy::{Mode, Policy, PolicyKey};
 use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
@@ -64,6 +65,32 @@ impl RiskLevel {
     }
 }
 
+/// State of the breaker above all policies: the label of `gpumem_controller_breaker_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreakerState {
+    /// Actions may be taken.
+    Closed,
+    /// One action is let through, and decides.
+    HalfOpen,
+    /// None is taken.
+    Open,
+    /// Switched off, or its state cannot be read.
+    Off,
+}
+
+impl BreakerState {
+    const ALL: [Self; 4] = [Self::Closed, Self::HalfOpen, Self::Open, Self::Off];
+
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::HalfOpen => "half_open",
+            Self::Open => "open",
+            Self::Off => "off",
+        }
+    }
+}
+
 /// What the acting side knows of a container under its policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assessed {
@@ -93,6 +120,9 @@ pub struct Metrics {
     leader: IntGauge,
     certificate_expiry: Gauge,
     held: IntGaugeVec,
+    breaker: IntGaugeVec,
+    disrupted: IntGaugeVec,
+    budgets: IntGaugeVec,
     oldest_report: Gauge,
     assessed: Mutex<HashMap<PolicyKey, Arc<Vec<Assessed>>>>,
     truth: truth::Truth,
@@ -134,6 +164,27 @@ impl Metrics {
             &["what"],
         )?;
         registry.register(Box::new(held.clone()))?;
+        let gauges = |name: &str, help: &str, labels: &[&str]| {
+            let gauges = IntGaugeVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(gauges.clone()))?;
+            Ok::<_, prometheus::Error>(gauges)
+        };
+        let breaker = gauges(
+            metric::CONTROLLER_BREAKER,
+            "1 for the state of the breaker above all policies. open: too many workloads are at risk at once or too many \
+             actions fail, and nothing is done for half an hour; look at drivers, agents and the API server.",
+            &["state"],
+        )?;
+        let disrupted = gauges(
+            metric::CONTROLLER_DISRUPTED,
+            "Pods that were disrupted by actions: now (not recovered yet) and within the last hour.",
+            &["window"],
+        )?;
+        let budgets = gauges(
+            metric::CONTROLLER_BUDGET,
+            "The administrator's budgets of the cluster, of each namespace and of each node, in pods. Absent: no limit.",
+            &["scope", "window"],
+        )?;
         let pull_seconds = Histogram::with_opts(
             HistogramOpts::new(
                 "gpumem_controller_pull_seconds",
@@ -190,6 +241,9 @@ impl Metrics {
             )?,
             pull_seconds,
             held,
+            breaker,
+            disrupted,
+            budgets,
             truth: truth::Truth::new(&registry)?,
             registry,
             assessed: Mutex::default(),
@@ -217,6 +271,34 @@ impl Metrics {
     /// Counts a decision that was held back; `reason` comes from a closed set.
     pub fn decision_blocked(&self, reason: &'static str) {
         self.blocked.with_label_values(&[reason]).inc();
+    }
+
+    /// Notes how the breaker stands.
+    pub fn breaker(&self, now: BreakerState) {
+        for state in BreakerState::ALL {
+            self.breaker.with_label_values(&[state.label()]).set(i64::from(state == now));
+        }
+    }
+
+    /// Notes how many pods are in disruption now, and how many were disrupted within an hour.
+    pub fn disrupted(&self, now: u32, hour: u32) {
+        self.disrupted.with_label_values(&["now"]).set(i64::from(now));
+        self.disrupted.with_label_values(&["hour"]).set(i64::from(hour));
+    }
+
+    /// Notes the administrator's budgets.
+    pub fn budgets(&self, budgets: &AdminBudgets) {
+        for (scope, allowance) in
+            [("cluster", budgets.cluster), ("namespace", budgets.namespace), ("node", budgets.node)]
+        {
+            for (window, limit) in [("now", allowance.concurrent), ("hour", allowance.per_hour)] {
+                match limit {
+                    Some(limit) => self.budgets.with_label_values(&[scope, window]).set(i64::from(limit)),
+                    // It was never set, or is no longer.
+                    None => drop(self.budgets.remove_label_values(&[scope, window])),
+                }
+            }
+        }
     }
 
     /// Replaces what `policy` says of its containers: for these, its forecast and level are exported instead of the ones

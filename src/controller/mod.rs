@@ -26,6 +26,10 @@ pub mod view;
 
 pub mod now;
 
+pub mod granted;
+
+pub mod admin;
+
 pub mod reconcile;
 
 pub mod observe;

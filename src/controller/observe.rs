@@ -19,15 +19,17 @@ use super::context::Context;
 use super::fleet::Observation;
 use super::now::Now;
 use super::profile;
-use super::workload::{Chain, check_namespace, count_budgets, read_group, resolve};
+use super::reconcile::Stock;
+use super::workload::{Chain, Resolution, check_namespace, count_budgets, read_group, resolve};
 use crate::api::convert::{self, Rejection};
 use crate::api::policy::GpuMemoryPolicy;
 use crate::api::usage::PodReport;
 
+mod checkpoint;
 mod memory;
 mod target;
 
-pub use memory::Memory;
+pub use memory::{Looked, Memory};
 
 /// One policy, and the pods it governs.
 #[derive(Clone, Debug)]
@@ -48,6 +50,10 @@ pub struct Observed {
     pub stale: usize,
     /// What is remembered of the workloads that a decision is due about.
     pub histories: HashMap<WorkloadUid, History>,
+    /// The levers of the pods that a decision is due about.
+    pub levers: HashMap<PodUid, Resolution>,
+    /// Why nothing is done for this policy at all, whatever its pods are like.
+    pub barred: Result<(), Hold>,
 }
 
 /// A pod at risk is read again when the last read is older: long enough to spare the API server, short beside any dwell.
@@ -61,13 +67,14 @@ pub async fn observe(
     ctx: &Context,
     memory: &mut Memory,
     policies: &[Arc<GpuMemoryPolicy>],
+    stock: &Stock,
     now: &Now,
     mut fetch: impl FnMut(&Policy, &dyn Fn(&PodReport) -> bool) -> Vec<Observation>,
 ) -> Vec<Observed> {
     let mut observed = Vec::new();
     let mut claims = target::Claims::default();
     for object in policies {
-        let mut one = accept(ctx, object);
+        let mut one = accept(ctx, stock, object);
         if let Ok(policy) = &one.policy {
             let selected = match target::Selection::of(&object.spec.target) {
                 Ok(selection) => {
@@ -96,7 +103,7 @@ pub async fn observe(
                 // Several nodes claim it: what the API says settles it, for the next round.
                 let _ = memory.confirmed(ctx, now, &first.node, &first.pod, CONFIRM_AGE).await;
             }
-            view(ctx, memory, now, &policy, one, containers, tied).await;
+            view(ctx, memory, stock, now, &policy, one, containers, tied).await;
         }
     }
     let keys: Vec<PolicyKey> = observed.iter().map(|one| one.key.clone()).collect();
@@ -104,10 +111,19 @@ pub async fn observe(
     observed
 }
 
-fn accept(ctx: &Context, object: &Arc<GpuMemoryPolicy>) -> Observed {
+fn accept(ctx: &Context, stock: &Stock, object: &Arc<GpuMemoryPolicy>) -> Observed {
     let key = key_of(object);
+    let policy = convert::policy(key.clone(), &object.spec, ctx.max_mode);
+    let barred = match (&policy, &stock.limits) {
+        (Ok(policy), _) if !policy.actions.act() || policy.mode == Mode::Observe => Ok(()),
+        (Ok(policy), Ok(limits)) => limits.allow(&key.namespace).and_then(|()| ctx.granted.check(&policy.actions)),
+        // Where the limits cannot be read, the brake says so.
+        (Ok(policy), Err(_)) => ctx.granted.check(&policy.actions),
+        (Err(_), _) => Ok(()),
+    };
     Observed {
-        policy: convert::policy(key.clone(), &object.spec, ctx.max_mode),
+        policy,
+        barred,
         object: Arc::clone(object),
         key,
         views: Vec::new(),
@@ -115,6 +131,7 @@ fn accept(ctx: &Context, object: &Arc<GpuMemoryPolicy>) -> Observed {
         lost_to: BTreeMap::new(),
         stale: 0,
         histories: HashMap::new(),
+        levers: HashMap::new(),
     }
 }
 
@@ -135,9 +152,11 @@ fn by_pod(containers: Vec<Observation>) -> BTreeMap<PodUid, Vec<Observation>> {
 }
 
 /// Adds the view of one pod: its worst container stands for it.
+#[allow(clippy::too_many_arguments)] // What one pod is judged by.
 async fn view(
     ctx: &Context,
     memory: &mut Memory,
+    stock: &Stock,
     now: &Now,
     policy: &Policy,
     one: &mut Observed,
@@ -164,6 +183,7 @@ async fn view(
     let chain = memory.chain(ctx, now, &worst.pod).await;
     let workload = chain.top().cloned().unwrap_or_else(|| pod_as_workload(&worst.pod));
     let mut standing = Err(Hold::ModeObserve);
+    let mut started = None;
     if level >= Level::Elevated {
         if let Err(why) = memory.confirmed(ctx, now, &worst.node, &worst.pod, CONFIRM_AGE).await {
             // What the API does not confirm is no knowledge: neither a risk nor its absence.
@@ -174,15 +194,24 @@ async fn view(
                 *level = Level::Unknown;
             }
         }
-        let wants_action = level == Level::High && policy.actions.evict && policy.mode > Mode::Observe;
+        let wants_action = level == Level::High && policy.actions.act() && policy.mode > Mode::Observe;
         if wants_action {
-            standing = match tied {
-                Some(with) => Err(Hold::Tied { with }),
-                None => stand(ctx, memory, now, policy, one, &worst, &chain).await,
+            standing = match (tied, one.barred.clone()) {
+                (_, Err(why)) => Err(why),
+                (Some(with), Ok(())) => Err(Hold::Tied { with }),
+                (None, Ok(())) => stand(ctx, memory, now, policy, one, &worst, &chain).await.map(|looked| {
+                    started = looked.started;
+                    looked.standing
+                }),
             };
         }
     }
     let uid = worst.pod.uid.clone();
+    let checkpoint = match stock.request(&uid) {
+        Some(request) => checkpoint::state(ctx, memory, now, request, &worst).await,
+        None => CheckpointState::NotRequested,
+    };
+    let high_since = memory.high_since(now, &policy.key, &uid, level);
     one.views.push(View {
         pod: PodRef {
             namespace: worst.pod.namespace.clone(),
@@ -198,10 +227,10 @@ async fn view(
         forecast: worst.forecast.clone(),
         sample_age: worst.sample_age,
         standing,
-        checkpoint: CheckpointState::NotRequested,
+        checkpoint,
         notified: memory.notified.get(&(policy.key.clone(), uid)).copied(),
-        age: None,
-        high_since: None,
+        age: started.map(|started| now.stamp.since(started)),
+        high_since,
         shared: false,
         room: None,
         limit: LimitState::NotSet,
@@ -218,7 +247,7 @@ async fn stand(
     one: &mut Observed,
     worst: &Observation,
     chain: &Chain,
-) -> Result<Standing, Hold> {
+) -> Result<Looked, Hold> {
     let key = (policy.key.clone(), worst.pod.uid.clone());
     let known = memory.candidates.get(&key).filter(|(at, _)| now.stamp.since(*at) < DECIDE_AGE);
     let looked = if let Some((_, looked)) = known {
@@ -228,11 +257,12 @@ async fn stand(
         memory.candidates.insert(key, (now.stamp, looked.clone()));
         looked
     };
-    let (standing, history) = looked?;
+    let looked = looked?;
     if let Some(top) = chain.top() {
-        one.histories.insert(top.uid.clone(), history);
+        one.histories.insert(top.uid.clone(), looked.history.clone());
     }
-    Ok(standing)
+    one.levers.insert(worst.pod.uid.clone(), looked.levers.clone());
+    Ok(looked)
 }
 
 async fn look(
@@ -242,7 +272,7 @@ async fn look(
     policy: &Policy,
     worst: &Observation,
     chain: &Chain,
-) -> Result<(Standing, History), Hold> {
+) -> Result<Looked, Hold> {
     let namespace = &worst.pod.namespace;
     let facts = memory.confirmed(ctx, now, &worst.node, &worst.pod, DECIDE_AGE).await?;
     facts.check(&policy.disruption.protect)?;
@@ -256,9 +286,9 @@ async fn look(
     let history = profile::read(&ctx.read, namespace, top)
         .await
         .map_err(|error| Hold::LedgerUnreadable { why: error.to_string() })?;
-    let resolution = resolve(&ctx.read, &ctx.workload_kinds, &mut memory.hops, now.stamp, policy, chain, &facts).await;
-    let standing = Standing { group, ready: facts.ready, levers: resolution.levers(), grace: facts.grace };
-    Ok((standing, history))
+    let levers = resolve(&ctx.read, &ctx.workload_kinds, &mut memory.hops, now.stamp, policy, chain, &facts).await;
+    let standing = Standing { group, ready: facts.ready, levers: levers.levers(), grace: facts.grace };
+    Ok(Looked { standing, history, levers, started: facts.started.get(&worst.container).copied() })
 }
 
 fn is_stale(policy: &Policy, observation: &Observation) -> bool {

@@ -5,10 +5,13 @@
 //! another workload. Profiles go some days after their workload ([`expiry`]) and with the chart's clean-up; deleting one
 //! makes the controller forget.
 
+use std::time::Duration;
+
 use gpumem_engine::decision::Workload;
 use gpumem_engine::identity::PodUid;
 use gpumem_engine::pacing::{History, Past, PastResult, Stamp, WorkloadUid};
 use gpumem_engine::policy::Disruption;
+use gpumem_engine::quantity::Bytes;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
@@ -182,7 +185,10 @@ fn history(status: &GpuMemoryProfileStatus) -> History {
             // A time that cannot be read counts as now and for ever: it can only delay.
             let at = parse_rfc3339(&record.time).unwrap_or(Stamp(i64::MAX / 2));
             let pod = Some(PodUid::from(record.pod_uid.clone()));
-            Past { pod, ..Past::new(at, record.dry_run, result(record)) }
+            let step = Outcome::past_step(record.action, &record.outcome);
+            let used = record.used_bytes.and_then(|used| u64::try_from(used).ok()).map(Bytes);
+            let age = record.age_seconds.and_then(|age| u64::try_from(age).ok()).map(Duration::from_secs);
+            Past { pod, step, used, age, ..Past::new(at, record.dry_run, result(record)) }
         })
         .collect();
     past.reverse();
@@ -190,7 +196,7 @@ fn history(status: &GpuMemoryProfileStatus) -> History {
 }
 
 fn result(record: &ActionRecord) -> PastResult {
-    Outcome::past_result(&record.outcome)
+    Outcome::past_result(record.action, &record.outcome)
 }
 
 /// Name of a workload's profile: readable, unique by UID, the same for every controller.
@@ -228,6 +234,8 @@ mod tests {
             outcome: outcome.into(),
             message: String::new(),
             dry_run: false,
+            used_bytes: None,
+            age_seconds: None,
         }
     }
 

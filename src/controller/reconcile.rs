@@ -25,9 +25,18 @@ use super::truth;
 use crate::api::policy::GpuMemoryPolicy;
 use crate::api::usage::PodReport;
 
+mod breaker;
+
 mod deeds;
 
-pub use deeds::Done;
+mod recovery;
+
+mod stock;
+
+mod undo;
+
+pub use deeds::{Done, Task, perform};
+pub use stock::Stock;
 
 /// Rounds are at least this far apart: samples come once a second.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -83,7 +92,7 @@ pub async fn run(ctx: Arc<Context>, shutdown: impl Future<Output = ()>) {
         if leads {
             let (policies, now) = (store.state(), Now::read());
             let fetch = |policy: &Policy, select: &dyn Fn(&PodReport) -> bool| {
-                ctx.fleet().observe(now.instant, &policy.key.namespace, select, policy)
+                ctx.observe(now.instant, &policy.key.namespace, select, policy)
             };
             round(&ctx, &mut memory, &recorder, &policies, &now, fetch).await;
         }
@@ -103,18 +112,26 @@ pub async fn round(
     if !ctx.leadership.borrow().is_leader {
         return;
     }
-    let (ledger, mut done) = deeds::take_stock(ctx, policies, now).await;
-    deeds::look_after(ctx, memory, &ledger, now).await;
-    let observed = observe(ctx, memory, policies, now, fetch).await;
-    let deeds = deeds::gather(ctx, &ledger, &observed, now);
+    let (stock, mut done) = deeds::take_stock(ctx, policies, now).await;
+    recovery::look_after(ctx, memory, &stock, now).await;
+    let observed = observe(ctx, memory, policies, &stock, now, fetch).await;
+    let stock = breaker::step(ctx, stock, &observed, now).await;
+    let deeds = deeds::gather(ctx, &stock, &observed, now);
+    let mut undo = undo::due(ctx, &stock, &observed, &deeds, now).await;
     let decisions: Vec<_> = observed
         .iter()
-        .map(|one| match &one.policy {
-            Ok(policy) => decide(now.stamp, policy, &one.views, &deeds),
-            Err(_) => Vec::new(),
+        .map(|one| {
+            let mut decisions = match &one.policy {
+                Ok(policy) => decide(now.stamp, policy, &one.views, &deeds),
+                Err(_) => Vec::new(),
+            };
+            if one.policy.is_ok() {
+                decisions.extend(undo.remove(&one.key).unwrap_or_default());
+            }
+            decisions
         })
         .collect();
-    done.extend(deeds::carry_out(ctx, memory, ledger, &observed, &decisions, now).await);
+    done.extend(deeds::carry_out(ctx, memory, stock, &observed, &decisions, &undo, now).await);
     limits::hold(ctx, memory, &observed, &deeds.brake, now).await;
     report::report(ctx, memory, recorder, &observed, &decisions, &done, &deeds.brake, now).await;
     truth::look(ctx, memory, recorder, &observed, &done, now).await;

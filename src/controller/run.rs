@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
+use super::act::Patience;
 use super::args::Args;
 use super::context::Context;
 use super::fleet::Fleet;
@@ -94,6 +95,9 @@ pub async fn run(args: Args) -> Result<(), Error> {
         metrics: Arc::clone(&metrics),
         health: Arc::clone(&health),
         max_mode: args.max_mode,
+        patience: Patience::default(),
+        granted: args.actions.clone(),
+        admin: args.limits.clone(),
         workload_kinds: args.workload_kinds.clone(),
         ledger: args.ledger.clone(),
         limits: super::limits::Limits::default(),

@@ -162,7 +162,7 @@ async fn score(ctx: &Context, namespace: &str, workload: &Workload, event: &Even
 
 /// What we did to a pod tells a warning that was averted from a false one.
 async fn acted(ctx: &Context, memory: &Memory, done: &[Done], now: &Now) {
-    let real = |done: &&Done| !done.intent.dry_run && (done.outcome.disrupted() || done.outcome.name() == "Succeeded");
+    let real = |done: &&Done| !done.intent.dry_run && done.outcome.is_done();
     for done in done.iter().filter(real) {
         let what = What::Acted;
         let event = Event { pod: done.intent.pod_uid.to_string(), container: String::new(), at: now.stamp, what };

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gpumem_engine::decision::{Hold, PodRef, Protected, Workload};
-use gpumem_engine::pacing::WorkloadUid;
+use gpumem_engine::pacing::{Stamp, WorkloadUid};
 use gpumem_engine::policy::Protection;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-use crate::api::names::ANNOTATION_ACTIONS;
+use crate::api::names::{ANNOTATION_ACTIONS, ANNOTATION_CHECKPOINT_DONE};
 use crate::api::usage::{OwnerReport, PodReport};
 
 mod catalogue;
@@ -148,6 +148,10 @@ pub struct PodFacts {
     pub priority_class: Option<String>,
     /// How long its processes have between SIGTERM and SIGKILL.
     pub grace: Duration,
+    /// What the application says of a checkpoint: the id of a request. Anybody who may write the pod may write this.
+    pub checkpoint_done: Option<String>,
+    /// Since when each container runs.
+    pub started: BTreeMap<String, Stamp>,
 }
 
 /// What a pod gets that does not say.
@@ -183,6 +187,13 @@ impl PodFacts {
                 // The kubelet gives a second where a pod asks for less than none.
                 u64::try_from(seconds).map_or(Duration::from_secs(1), Duration::from_secs)
             }),
+            checkpoint_done: annotation(ANNOTATION_CHECKPOINT_DONE),
+            started: status
+                .and_then(|status| status.container_statuses.as_deref())
+                .unwrap_or_default()
+                .iter()
+                .filter_map(started)
+                .collect(),
         }
     }
 
@@ -219,6 +230,12 @@ impl PodFacts {
         }
         if self.phase == "Running" { Ok(()) } else { Err(Hold::PodNotRunning { phase: self.phase.clone() }) }
     }
+}
+
+/// Name of a container that runs, and since when.
+fn started(status: &ContainerStatus) -> Option<(String, Stamp)> {
+    let at = status.state.as_ref()?.running.as_ref()?.started_at.as_ref()?;
+    Some((status.name.clone(), Stamp(at.0.as_second())))
 }
 
 /// Whether the opt-out annotation with this value on `place` forbids actions. A value nobody knows is a wish that was

@@ -77,6 +77,15 @@ offline() {
   expect "by default nothing may be evicted" absent 'pods/eviction' "$work/default"
   render "$work/render" -f "$chart/ci/enforce-values.yaml"
   expect "in Enforce pods may be evicted" grep -q 'pods/eviction' "$work/render"
+  expect "the controller is told which rights it has" grep -q '^ *- Checkpoint,Evict,Scale,SuspendWorkload$' "$work/render"
+  expect "budgets and namespaces reach the controller's limits" \
+    grep -q 'allowedNamespaces\\":\[\\"team-a\\"\].*cluster\\":{\\"maxConcurrent\\":2,\\"maxPerHour\\":6}.*namespace\\":{\\"maxConcurrent\\":1,\\"maxPerHour\\":15}' "$work/render"
+  render "$work/render" --set controller.maxMode=Enforce
+  "$helm" template r "$chart" -s templates/controller-rbac.yaml --set controller.maxMode=Enforce >"$work/rights"
+  expect "Enforce alone grants eviction and nothing else" grep -q '^ *- Evict$' "$work/render"
+  expect "no pod, no Job and no scale may be patched" absent 'name: .*-(checkpoint|scale|suspend-workload)$' "$work/rights"
+  refuse "a negative budget is refused" render "$work/render" --set controller.budgets.cluster.maxConcurrent=-1
+  refuse "a budget of no number is refused" render "$work/render" --set controller.budgets.node.maxPerHour=many
   render "$work/render" -f "$chart/ci/observe-only-values.yaml"
   expect "rbac.actions.evict: false takes the right away" absent 'pods/eviction' "$work/render"
   expect "by default a JobSet is observed only" grep -q 'JobSet=,' "$work/default"
@@ -169,6 +178,17 @@ live() {
     expect "controller: reads no other secret" may no controller get secrets/other -n $space
     expect "controller: no secret elsewhere" may no controller create secrets -n default
     expect "controller: scales nothing" may no controller patch deployments -A
+    expect "controller: scales nothing by the subresource" may no controller patch deployments --subresource=scale -A
+    expect "controller: annotates no pod" may no controller patch pods -A
+    expect "controller: suspends no Job" may no controller patch jobs -A
+    expect "controller: reads its limits" may yes controller get configmaps/t-gpu-memory-operator-limits -n $space
+    expect "controller: never writes its limits" may no controller patch configmaps/t-gpu-memory-operator-limits -n $space
+    $helm upgrade t "$chart" -n $space --reuse-values --set rbac.actions.checkpoint=true,rbac.actions.scale=true,rbac.actions.suspendWorkload=true >/dev/null
+    expect "with rbac.actions.checkpoint: annotates pods" may yes controller patch pods -A
+    expect "with rbac.actions.scale: scales by the subresource" may yes controller patch deployments --subresource=scale -A
+    expect "with rbac.actions.scale: still changes no Deployment" may no controller patch deployments -A
+    expect "with rbac.actions.suspendWorkload: suspends Jobs" may yes controller patch jobs -A
+    $helm upgrade t "$chart" -n $space --reuse-values --set rbac.actions.checkpoint=false,rbac.actions.scale=false,rbac.actions.suspendWorkload=false >/dev/null
     expect "controller: no ConfigMap elsewhere" may no controller create configmaps -n default
     $helm upgrade t "$chart" -n $space --reuse-values --set hook.enabled=true,admission.enabled=true >/dev/null
     expect "controller with the hook: keeps its one ConfigMap elsewhere" may yes controller patch configmaps/gpumem-hook -n default

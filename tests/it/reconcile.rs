@@ -420,6 +420,8 @@ async fn a_status_stays_small_however_many_workloads_there_are() {
         spec["disruption"] =
             json!({"requireBudget": false, "minAvailable": 0, "maxPerHour": 100, "maxConcurrent": 100});
     });
+    // So many at once would open it.
+    cluster.limit(&json!({"breaker": {"enabled": false}}));
     Controller::start(&cluster, "c1").rounds(&mut cluster, 120).await;
     let status = cluster.status("p");
     assert_eq!((status.workloads.len(), status.recent_actions.len(), status.targets.at_risk), (20, 10, 40));

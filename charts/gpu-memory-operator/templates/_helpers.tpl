@@ -62,6 +62,7 @@
 {{- define "gmo.tlsSecret" -}}{{ include "gmo.fullname" . }}-tls{{- end }}
 {{- define "gmo.authoritySecret" -}}{{ include "gmo.fullname" . }}-tls-authority{{- end }}
 {{- define "gmo.ledger" -}}{{ include "gmo.fullname" . }}-ledger{{- end }}
+{{- define "gmo.limits" -}}{{ include "gmo.fullname" . }}-limits{{- end }}
 {{- define "gmo.lease" -}}{{ include "gmo.fullname" . }}-controller{{- end }}
 
 {{/* What may be done to which kind, for a flag: Job=Evict+Suspend,JobSet= */}}
@@ -165,10 +166,22 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- if and .Values.agent.enabled (or .Values.agent.limits.enabled .Values.agent.suspend.enabled) }}true{{ end -}}
 {{- end }}
 
-{{- define "gmo.mayEvict" -}}
-{{- if eq (toString .Values.rbac.actions.evict) "auto" -}}
-{{- if ne .Values.controller.maxMode "Observe" }}true{{ end -}}
-{{- else if eq (toString .Values.rbac.actions.evict) "true" -}}true{{- end -}}
+{{/* Whether a right to act is granted; called with (list root action); "true" or nothing */}}
+{{- define "gmo.may" -}}
+{{- $root := index . 0 -}}
+{{- $asked := toString (get $root.Values.rbac.actions (index . 1)) -}}
+{{- if eq $asked "auto" -}}
+{{- if ne $root.Values.controller.maxMode "Observe" }}true{{ end -}}
+{{- else if eq $asked "true" -}}true{{- end -}}
+{{- end }}
+
+{{/* The rights to act that are granted, as the controller's flag lists them. */}}
+{{- define "gmo.granted" -}}
+{{- $granted := list -}}
+{{- range $action, $name := dict "evict" "Evict" "checkpoint" "Checkpoint" "scale" "Scale" "suspendWorkload" "SuspendWorkload" -}}
+{{- if include "gmo.may" (list $ $action) }}{{ $granted = append $granted $name }}{{ end -}}
+{{- end -}}
+{{- $granted | sortAlpha | join "," -}}
 {{- end }}
 
 {{- define "gmo.probes" -}}

@@ -117,7 +117,8 @@ pub struct ActionRecord {
     pub pod_uid: String,
     /// Workload of the pod.
     pub workload: String,
-    /// Succeeded (evicted), DryRun (would be), BlockedByBudget, BudgetNotObserved, SeveralBudgets, BudgetInvalid,
+    /// Succeeded, DryRun (it would be done), Resumed (a suspended workload goes on), TakenBack (a request for a checkpoint),
+    /// ReplicasOwnedByOther, BlockedByBudget, BudgetNotObserved, SeveralBudgets, BudgetInvalid,
     /// Throttled, NotPermitted, Rejected, Replaced, Gone, Unclear, Withdrawn (something changed before the call), FoundDone
     /// (the answer was lost, the pod is gone) or Abandoned (recorded, never carried out).
     pub outcome: String,
@@ -125,4 +126,10 @@ pub struct ActionRecord {
     pub message: String,
     /// True where the call was made with dryRun=All.
     pub dry_run: bool,
+    /// Memory of the container when it was decided, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used_bytes: Option<i64>,
+    /// How long the container had run by then, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_seconds: Option<i64>,
 }

@@ -1,16 +1,24 @@
-//! What came of an action: one variant for each answer of the Eviction API.
+//! What came of an action: one variant for each answer of the API, whatever the action was.
 
-use gpumem_engine::decision::Hold;
+use gpumem_engine::decision::{Hold, StepKind};
 use gpumem_engine::pacing::{PastResult, Refusal};
 use kube::core::response::Status;
+
+use super::words;
+use crate::api::policy::ActionType;
+use crate::controller::intent::Action;
 
 /// What came of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The pod was evicted.
-    Evicted,
-    /// The server would evict the pod; nothing was changed.
-    WouldEvict,
+    /// It was carried out.
+    Succeeded,
+    /// The server would carry it out; nothing was changed.
+    WouldSucceed,
+    /// A workload that we had suspended goes on.
+    Resumed,
+    /// A request of ours was taken back.
+    TakenBack,
     /// The server refused.
     Refused {
         /// Why.
@@ -18,20 +26,25 @@ pub enum Outcome {
         /// The server's words, shortened.
         said: String,
     },
-    /// Another pod has the name by now: nothing is left to do.
+    /// Another manager owns the field that was to be written.
+    OwnedByOther {
+        /// Who.
+        by: String,
+    },
+    /// Another object has the name by now: nothing is left to do.
     Replaced,
-    /// The pod is gone: nothing is left to do.
+    /// The object is gone: nothing is left to do.
     Gone,
-    /// There was no answer, or none that says whether the pod was evicted. The intent stays open until that is known.
+    /// There was no answer, or none that says whether it was done. The intent stays open until that is known.
     Unclear {
         /// What happened.
         why: String,
     },
-    /// Something changed between decision and call, and the call was not made.
+    /// Something changed between decision and call, and the call was not made or not accepted for it.
     Withdrawn(Hold),
-    /// Settled later: the pod was gone or going, so the action counts as carried out.
+    /// Settled later: its effect is there, so the action counts as carried out.
     FoundDone,
-    /// Settled later: the pod is still there, and no call can be under way.
+    /// Settled later: its effect is not there, and no call can be under way.
     Abandoned,
 }
 
@@ -39,12 +52,16 @@ pub enum Outcome {
 const BUDGET_CAUSE: &str = "DisruptionBudget";
 /// The server's fixed words where several PodDisruptionBudgets select the pod.
 const SEVERAL: &str = "more than one PodDisruptionBudget";
+/// Cause in the server's answer when another manager owns a field of an apply.
+const OWNER_CAUSE: &str = "FieldManagerConflict";
 
 impl Outcome {
     /// Every name that [`Outcome::name`] gives.
-    pub const NAMES: [&'static str; 15] = [
+    pub const NAMES: [&'static str; 18] = [
         "Succeeded",
         "DryRun",
+        "Resumed",
+        "TakenBack",
         "BlockedByBudget",
         "BudgetNotObserved",
         "SeveralBudgets",
@@ -52,6 +69,7 @@ impl Outcome {
         "Throttled",
         "NotPermitted",
         "Rejected",
+        "ReplicasOwnedByOther",
         "Replaced",
         "Gone",
         "Unclear",
@@ -69,6 +87,7 @@ impl Outcome {
             details.is_some_and(|details| details.kind.to_ascii_lowercase().starts_with("poddisruptionbudget"));
         let why = match status.code {
             404 => return Self::Gone,
+            409 if let Some(by) = other_owner(status) => return Self::OwnedByOther { by },
             409 => return Self::Replaced,
             429 if is_budget && waits => Refusal::BudgetNotObserved,
             429 if is_budget => Refusal::BlockedByBudget,
@@ -88,9 +107,12 @@ impl Outcome {
     /// Name in status, Events and metrics: a closed set.
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Evicted => "Succeeded",
-            Self::WouldEvict => "DryRun",
+            Self::Succeeded => "Succeeded",
+            Self::WouldSucceed => "DryRun",
+            Self::Resumed => "Resumed",
+            Self::TakenBack => "TakenBack",
             Self::Refused { why, .. } => why.reason(),
+            Self::OwnedByOther { .. } => "ReplicasOwnedByOther",
             Self::Replaced => "Replaced",
             Self::Gone => "Gone",
             Self::Unclear { .. } => "Unclear",
@@ -100,11 +122,12 @@ impl Outcome {
         }
     }
 
-    /// Whether a pod was taken away, or would have been.
-    pub const fn disrupted(&self) -> bool {
+    /// Whether the action was carried out, or would have been.
+    pub const fn is_done(&self) -> bool {
         match self {
-            Self::Evicted | Self::WouldEvict | Self::FoundDone => true,
+            Self::Succeeded | Self::WouldSucceed | Self::Resumed | Self::TakenBack | Self::FoundDone => true,
             Self::Refused { .. }
+            | Self::OwnedByOther { .. }
             | Self::Replaced
             | Self::Gone
             | Self::Unclear { .. }
@@ -113,8 +136,40 @@ impl Outcome {
         }
     }
 
-    /// What a recorded name means for pacing. A name from another version counts as an attempt: it can only delay.
-    pub fn past_result(name: &str) -> PastResult {
+    /// Whether it failed for a reason that is not the workload's, which speaks against acting at all; `None` where it says
+    /// nothing about that.
+    pub const fn failed(&self) -> Option<bool> {
+        match self {
+            Self::Succeeded | Self::Resumed | Self::TakenBack | Self::FoundDone => Some(false),
+            Self::Abandoned
+            | Self::Refused { why: Refusal::Throttled | Refusal::NotPermitted | Refusal::Rejected, .. } => Some(true),
+            Self::WouldSucceed
+            | Self::Refused { .. }
+            | Self::OwnedByOther { .. }
+            | Self::Replaced
+            | Self::Gone
+            | Self::Unclear { .. }
+            | Self::Withdrawn(_) => None,
+        }
+    }
+
+    /// The step that a recorded action and its outcome tell of.
+    pub fn past_step(action: ActionType, name: &str) -> Option<StepKind> {
+        Some(match (action, name) {
+            (ActionType::Scale, _) => StepKind::Scale,
+            (ActionType::Checkpoint, "TakenBack") => StepKind::WithdrawCheckpoint,
+            (ActionType::Checkpoint, _) => StepKind::RequestCheckpoint,
+            (ActionType::SuspendToHost, _) => StepKind::SuspendToHost,
+            (ActionType::SuspendWorkload, "Resumed") => StepKind::ResumeWorkload,
+            (ActionType::SuspendWorkload, _) => StepKind::SuspendWorkload,
+            (ActionType::Evict, _) => StepKind::Evict,
+            (ActionType::Notify | ActionType::LimitGrowth, _) => return None,
+        })
+    }
+
+    /// What a recorded action and its outcome mean for pacing. A name from another version counts as an attempt: it can
+    /// only delay.
+    pub fn past_result(action: ActionType, name: &str) -> PastResult {
         let refusals = [
             Refusal::BlockedByBudget,
             Refusal::BudgetNotObserved,
@@ -129,51 +184,26 @@ impl Outcome {
         }
         match name {
             "Replaced" | "Gone" | "Withdrawn" | "Abandoned" => PastResult::Moot,
+            "ReplicasOwnedByOther" => PastResult::Refused(Refusal::Rejected),
+            // A request disrupts nobody, nor do more replicas, and letting a workload go on undoes a disruption.
+            "Resumed" | "TakenBack" => PastResult::Harmless,
+            _ if matches!(action, ActionType::Checkpoint | ActionType::Scale) => PastResult::Harmless,
             _ => PastResult::Disrupted,
         }
     }
 
-    /// What happened, why, and what to do, for a person.
-    pub fn explain(&self) -> String {
-        match self {
-            Self::Evicted => {
-                "evicted; its controller replaces it. If the replacement grows the same way, it needs a larger \
-                              device, a smaller batch, or a fix of the leak"
-                    .to_owned()
-            }
-            Self::WouldEvict => "would be evicted; mode is DryRun, so nothing was changed".to_owned(),
-            Self::Refused { why, said } => format!("not evicted, {}: {said}", refused(*why)),
-            Self::Replaced => "not evicted: another pod has taken its name by now".to_owned(),
-            Self::Gone => "not evicted: it was gone by itself".to_owned(),
-            Self::Unclear { why } => {
-                format!(
-                    "asked for its eviction, and {why}. Nothing else is done until the pod's state shows what became of it"
-                )
-            }
-            Self::Withdrawn(why) => format!("not evicted: {why}"),
-            Self::FoundDone => {
-                "its eviction was begun, the answer was lost, and the pod is gone or ending: counted as carried out"
-                    .to_owned()
-            }
-            Self::Abandoned => "its eviction was recorded and never carried out; the pod is untouched".to_owned(),
-        }
+    /// What happened, what follows, and what to do, for a person.
+    pub fn explain(&self, action: &Action) -> String {
+        words::explain(self, action)
     }
 }
 
-const fn refused(why: Refusal) -> &'static str {
-    match why {
-        Refusal::BlockedByBudget => {
-            "its PodDisruptionBudget allows no disruption now (bring the workload to full strength, or relax the budget)"
-        }
-        Refusal::BudgetNotObserved => "its PodDisruptionBudget is being processed (no action needed)",
-        Refusal::SeveralBudgets => "several PodDisruptionBudgets select it (leave one)",
-        Refusal::BudgetInvalid => {
-            "its PodDisruptionBudget is in a broken state (look at its status, or create it anew)"
-        }
-        Refusal::Throttled => "the API server sheds load (no action needed)",
-        Refusal::NotPermitted => "the operator may not (grant its ServiceAccount create on pods/eviction)",
-        Refusal::Rejected => "the API server rejected the call",
-    }
+/// Who owns the field that an apply could not take: `kubectl-scale` out of `conflict with "kubectl-scale" using apps/v1`.
+fn other_owner(status: &Status) -> Option<String> {
+    let causes = &status.details.as_ref()?.causes;
+    let cause = causes.iter().find(|cause| cause.reason == OWNER_CAUSE)?;
+    let named = cause.message.split('"').nth(1).unwrap_or("another manager");
+    Some(named.chars().take(63).collect())
 }
 
 fn said(status: &Status) -> String {
@@ -206,6 +236,11 @@ mod tests {
             (json!({"code": 403, "details": {"kind": "poddisruptionbudget"}}), "BudgetInvalid"),
             (json!({"code": 403, "details": {"kind": "pods"}}), "NotPermitted"),
             (json!({"code": 409}), "Replaced"),
+            (
+                json!({"code": 409, "details": {"causes": [{"reason": "FieldManagerConflict",
+                    "message": "conflict with \"argocd\" using apps/v1", "field": ".spec.replicas"}]}}),
+                "ReplicasOwnedByOther",
+            ),
             (json!({"code": 404}), "Gone"),
             (json!({"code": 400}), "Rejected"),
             (json!({"code": 401}), "Rejected"),
@@ -219,12 +254,37 @@ mod tests {
 
     #[test]
     fn a_recorded_name_reads_back_as_what_it_meant() {
-        assert_eq!(Outcome::past_result(Outcome::Evicted.name()), PastResult::Disrupted);
-        assert_eq!(Outcome::past_result(Outcome::FoundDone.name()), PastResult::Disrupted);
-        assert_eq!(Outcome::past_result(Outcome::WouldEvict.name()), PastResult::Disrupted);
-        assert_eq!(Outcome::past_result(Outcome::Gone.name()), PastResult::Moot);
-        assert_eq!(Outcome::past_result("BlockedByBudget"), PastResult::Refused(Refusal::BlockedByBudget));
-        assert_eq!(Outcome::past_result("what a later version writes"), PastResult::Disrupted);
-        assert!(Outcome::NAMES.contains(&Outcome::Abandoned.name()));
+        let read = |outcome: &Outcome| Outcome::past_result(ActionType::Evict, outcome.name());
+        for disrupted in [Outcome::Succeeded, Outcome::FoundDone, Outcome::WouldSucceed] {
+            assert_eq!(read(&disrupted), PastResult::Disrupted);
+            assert_eq!(Outcome::past_result(ActionType::Checkpoint, disrupted.name()), PastResult::Harmless);
+        }
+        assert_eq!(read(&Outcome::Gone), PastResult::Moot);
+        assert_eq!(read(&Outcome::Resumed), PastResult::Harmless);
+        assert_eq!(
+            Outcome::past_result(ActionType::Checkpoint, "BlockedByBudget"),
+            PastResult::Refused(Refusal::BlockedByBudget)
+        );
+        assert_eq!(Outcome::past_result(ActionType::Evict, "what a later version writes"), PastResult::Disrupted);
+    }
+
+    #[test]
+    fn every_outcome_has_a_name_of_the_closed_set() {
+        let hold = Hold::RiskEasing;
+        for outcome in [
+            Outcome::Succeeded,
+            Outcome::WouldSucceed,
+            Outcome::Resumed,
+            Outcome::TakenBack,
+            Outcome::OwnedByOther { by: "argocd".into() },
+            Outcome::Replaced,
+            Outcome::Gone,
+            Outcome::Unclear { why: String::new() },
+            Outcome::Withdrawn(hold),
+            Outcome::FoundDone,
+            Outcome::Abandoned,
+        ] {
+            assert!(Outcome::NAMES.contains(&outcome.name()), "{outcome:?}");
+        }
     }
 }

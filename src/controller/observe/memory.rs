@@ -18,7 +18,7 @@ use crate::controller::context::Context;
 use crate::controller::fleet::Observation;
 use crate::controller::now::Now;
 use crate::controller::truth::Knowledge;
-use crate::controller::workload::{Chain, Hops, PodFacts, read_pod};
+use crate::controller::workload::{Chain, Hops, PodFacts, Resolution, read_pod};
 
 /// A pod that no agent has reported for this long is forgotten.
 const FORGET: Duration = Duration::from_mins(10);
@@ -27,7 +27,20 @@ const CHAIN_AGE: Duration = Duration::from_mins(10);
 const BROKEN_CHAIN_AGE: Duration = Duration::from_secs(30);
 
 /// What was read about a pod for a decision: where it stands and its workload's past, or why it may not be acted on.
-pub type Candidate = Result<(Standing, History), Hold>;
+pub type Candidate = Result<Looked, Hold>;
+
+/// See [`Candidate`].
+#[derive(Clone, Debug)]
+pub struct Looked {
+    /// Where the pod stands.
+    pub standing: Standing,
+    /// What is remembered of its workload.
+    pub history: History,
+    /// The levers of its workload, with what it takes to pull them.
+    pub levers: Resolution,
+    /// Since when the container at risk runs.
+    pub started: Option<Stamp>,
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -50,6 +63,10 @@ pub struct Memory {
     pub last_call: Option<Stamp>,
     /// When recovering workloads were last looked at.
     pub last_recovery_look: Option<Stamp>,
+    /// When the pods that were asked for a checkpoint were last looked at.
+    pub last_request_look: Option<Stamp>,
+    /// Since when a pod under a policy has been at High without a break.
+    high: HashMap<(PolicyKey, PodUid), Stamp>,
     /// What is known of OOMs, warnings and peaks.
     pub truth: Knowledge,
 }
@@ -69,6 +86,8 @@ impl Memory {
             written: HashMap::new(),
             last_call: None,
             last_recovery_look: None,
+            last_request_look: None,
+            high: HashMap::new(),
             truth: Knowledge::default(),
         }
     }
@@ -85,6 +104,16 @@ impl Memory {
         let (seen, dwell) = self.dwells.entry(key).or_default();
         *seen = moment;
         dwell.feed(moment, &policy.prediction, forecast)
+    }
+
+    /// Since when a pod has been at High under a policy without a break, as far as this process saw it.
+    pub fn high_since(&mut self, now: &Now, policy: &PolicyKey, pod: &PodUid, level: Level) -> Option<Stamp> {
+        let key = (policy.clone(), pod.clone());
+        if level == Level::High {
+            return Some(*self.high.entry(key).or_insert(now.stamp));
+        }
+        self.high.remove(&key);
+        None
     }
 
     /// The owners of a reported pod.
@@ -145,6 +174,7 @@ impl Memory {
         self.pods.retain(|pod, _| alive.contains(pod));
         self.candidates.retain(|(policy, pod), _| policies.contains(policy) && alive.contains(pod));
         self.notified.retain(|(policy, pod), _| policies.contains(policy) && alive.contains(pod));
+        self.high.retain(|(policy, pod), _| policies.contains(policy) && alive.contains(pod));
         self.held.retain(|(policy, pod), _| policies.contains(policy) && alive.contains(pod));
         self.written.retain(|policy, _| policies.contains(policy));
     }

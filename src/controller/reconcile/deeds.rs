@@ -3,26 +3,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpumem_engine::decision::{Act, Decision, Workload};
-use gpumem_engine::pacing::{AdminBudgets, Brake, Deeds, Stamp};
-use gpumem_engine::policy::{Disruption, Mode};
+use gpumem_engine::decision::{Act, Decision, Step, Workload};
+use gpumem_engine::pacing::{Deeds, Stamp};
+use gpumem_engine::policy::{Disruption, Mode, PolicyKey};
+use gpumem_engine::quantity::Bytes;
 use tracing::{info, warn};
 
+use super::stock::Stock;
+use super::undo::Undo;
 use crate::api::convert;
 use crate::api::policy::{ActionRecord, GpuMemoryPolicy};
 use crate::controller::act::{self, Outcome};
+use crate::controller::admin::Limits;
 use crate::controller::context::Context;
-use crate::controller::intent::{self, Closing, Intent, Ledger, LedgerDeed, PolicyRef, Settled};
-use crate::controller::now::{Now, parse_rfc3339, rfc3339};
+use crate::controller::intent::{self, Action, Closing, Intent, Ledger, Lever, Order, PolicyRef, Settled};
+use crate::controller::now::{Now, rfc3339};
 use crate::controller::observe::{Memory, Observed, key_of};
 use crate::controller::profile;
 use crate::controller::report::shorten;
-use crate::controller::workload::{read_group, read_pod};
 
 /// Calls are at least this far apart, whatever budgets allow: the API server and the scheduler have others to serve.
 const BETWEEN_CALLS: Duration = Duration::from_secs(5);
-/// Recovering workloads are looked at this often.
-const BETWEEN_LOOKS: Duration = Duration::from_secs(5);
 
 /// An action that ended, or whose end is not known yet.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,8 +39,10 @@ pub struct Done {
 impl Done {
     /// As status and profile keep it.
     pub fn record(&self) -> ActionRecord {
-        let Intent { id, container, device, reason, .. } = &self.intent;
-        let message = format!("container {container} on {device}: {reason}; {}", self.outcome.explain());
+        let Intent { id, container, device, reason, used, age_seconds, .. } = &self.intent;
+        let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        let message =
+            format!("container {container} on {device}: {reason}; {}", self.outcome.explain(&self.intent.action));
         ActionRecord {
             id: id.clone(),
             action: self.intent.action.kind(),
@@ -50,30 +53,37 @@ impl Done {
             outcome: self.outcome.name().to_owned(),
             message: shorten(&message, 500),
             dry_run: self.intent.dry_run,
+            used_bytes: used.map(count),
+            age_seconds: age_seconds.map(count),
         }
     }
 }
 
-/// Reads the ledger, and settles what an earlier leader or a lost answer left open in it.
-pub async fn take_stock(
-    ctx: &Context,
-    policies: &[Arc<GpuMemoryPolicy>],
-    now: &Now,
-) -> (Result<Ledger, intent::Error>, Vec<Done>) {
+/// Reads ledger and limits, and settles what an earlier leader or a lost answer left open.
+pub async fn take_stock(ctx: &Context, policies: &[Arc<GpuMemoryPolicy>], now: &Now) -> (Stock, Vec<Done>) {
     let mut done = Vec::new();
-    let ledger = match intent::read(ctx).await {
+    let stock = Stock::read(ctx).await;
+    if let Err(error) = &stock.limits {
+        warn!(error = error as &dyn std::error::Error, "limits not read, nothing is done this round");
+        ctx.metrics.failed("reconcile", error.kind());
+    }
+    let ledger = match &stock.ledger {
         Ok(ledger) => ledger,
         Err(error) => {
-            warn!(error = &error as &dyn std::error::Error, "ledger not read, nothing is done this round");
-            return (Err(error), done);
+            warn!(error = error as &dyn std::error::Error, "ledger not read, nothing is done this round");
+            ctx.metrics.failed("reconcile", error.kind());
+            return (stock, done);
         }
     };
-    match intent::settle(ctx, &ledger, now).await {
-        Ok(settled) if settled.is_empty() => return (Ok(ledger), done),
+    match intent::settle(ctx, ledger, now).await {
+        Ok(settled) if settled.is_empty() => return (stock, done),
         Ok(settled) => {
             for settled in settled {
                 let (intent, outcome) = match settled {
-                    Settled::Done(intent) => (intent, Outcome::FoundDone),
+                    Settled::Done(intent) => {
+                        let outcome = found_done(&intent.action);
+                        (intent, outcome)
+                    }
                     Settled::Abandoned(intent) => (intent, Outcome::Abandoned),
                 };
                 info!(id = intent.id, outcome = outcome.name(), "settled an action that was left open");
@@ -85,129 +95,165 @@ pub async fn take_stock(
                 done.push(conclude(ctx, intent, outcome, disruption.as_ref(), now).await);
             }
         }
-        Err(error) => warn!(error = &error as &dyn std::error::Error, "open action not settled yet"),
+        Err(why) => warn!(%why, "open action not settled yet"),
     }
     // What was closed above changed the ledger.
-    (intent::read(ctx).await, done)
+    (Stock { ledger: intent::read(ctx).await, ..stock }, done)
 }
 
-/// Looks after deeds whose workload has still to recover: writes what is missing in its profile, and sees whether it is
-/// whole again.
-pub async fn look_after(ctx: &Context, memory: &mut Memory, ledger: &Result<Ledger, intent::Error>, now: &Now) {
-    let Some(state) = ledger.as_ref().ok().and_then(|ledger| ledger.state.as_ref().ok()) else { return };
-    let is_due = |deed: &&LedgerDeed| deed.is_recovering(now.stamp) && !deed.dry_run;
-    let recovering: Vec<&LedgerDeed> = state.deeds.iter().filter(is_due).collect();
-    let looked = memory.last_recovery_look.is_some_and(|at| now.stamp.since(at) < BETWEEN_LOOKS);
-    if looked || recovering.is_empty() {
-        return;
+/// What is said of an action whose answer was lost and whose effect is there.
+const fn found_done(action: &Action) -> Outcome {
+    match action {
+        Action::ResumeWorkload => Outcome::Resumed,
+        Action::WithdrawCheckpoint { .. } => Outcome::TakenBack,
+        Action::Scale { .. }
+        | Action::RequestCheckpoint { .. }
+        | Action::SuspendToHost
+        | Action::SuspendWorkload { .. }
+        | Action::Evict => Outcome::FoundDone,
     }
-    memory.last_recovery_look = Some(now.stamp);
-    let mut changed = Vec::new();
-    for deed in recovering {
-        let seen = look_at(ctx, deed, now).await;
-        if seen != *deed {
-            changed.push(seen);
-        }
-    }
-    if changed.is_empty() {
-        return;
-    }
-    if let Err(error) = intent::update(ctx, &changed, now).await {
-        warn!(error = &error as &dyn std::error::Error, "recovery not noted, trying again");
-    }
-}
-
-/// How a deed stands now. What cannot be read leaves it as it is.
-async fn look_at(ctx: &Context, deed: &LedgerDeed, now: &Now) -> LedgerDeed {
-    let mut deed = deed.clone();
-    let workload = Workload::from(&deed.workload);
-    let group = match read_group(&ctx.read, &deed.namespace, &workload).await {
-        Ok(Some(group)) => group,
-        Ok(None) => {
-            // Nobody is left to recover, nor to be remembered.
-            deed.settled = true;
-            return deed;
-        }
-        Err(_) => return deed,
-    };
-    if let Some(record) = &deed.unrecorded {
-        match profile::record(&ctx.act, &deed.namespace, &workload, record, None, now.stamp).await {
-            Ok(()) => deed.unrecorded = None,
-            Err(error) => {
-                warn!(error = &error as &dyn std::error::Error, "action still not in its workload's profile");
-                return deed;
-            }
-        }
-    }
-    // A pod that is ending may count as Ready until it is gone.
-    let ended = match read_pod(&ctx.read, &deed.namespace, &deed.pod).await {
-        Ok(pod) => pod.is_none_or(|pod| pod.pod.uid != deed.pod_uid),
-        Err(_) => return deed,
-    };
-    if !ended || !group.is_whole() {
-        deed.whole_since = None;
-        return deed;
-    }
-    let since = deed.whole_since.get_or_insert_with(|| rfc3339(now.stamp));
-    let held = parse_rfc3339(since).map_or(Duration::ZERO, |since| now.stamp.since(since));
-    deed.settled = held >= Duration::from_secs(deed.settle_seconds);
-    deed
 }
 
 /// Everything that was done lately, as decisions see it.
-pub fn gather(ctx: &Context, ledger: &Result<Ledger, intent::Error>, observed: &[Observed], now: &Now) -> Deeds {
-    let (brake, deeds) = match ledger {
-        Ok(ledger) => (ledger.brake(), ledger.deeds(now.stamp)),
-        Err(error) => (Brake::Unreadable(error.to_string()), Vec::new()),
-    };
+pub fn gather(ctx: &Context, stock: &Stock, observed: &[Observed], now: &Now) -> Deeds {
     let histories =
         observed.iter().flat_map(|one| one.histories.iter().map(|(uid, history)| (uid.clone(), history.clone())));
     Deeds {
         leading_since: now.stamp_of(ctx.leadership.borrow().since),
-        brake,
-        admin: AdminBudgets::default(),
-        deeds,
+        brake: stock.brake(now.stamp),
+        admin: stock.budgets(),
+        deeds: stock.ledger.as_ref().map(|ledger| ledger.deeds(now.stamp)).unwrap_or_default(),
         histories: histories.collect(),
     }
 }
 
-/// Takes the most urgent of all decisions to evict: one a round, so that the next is decided on what this one changed.
+/// An action that was decided on, and what it takes to carry it out.
+#[derive(Clone, Debug)]
+pub struct Task<'a> {
+    /// Policy it is for.
+    pub policy: PolicyKey,
+    /// Generation of the policy that the decision was made under.
+    pub generation: i64,
+    /// Mode it is counted under.
+    pub mode: Mode,
+    /// Restraint of the policy; `None` where it is gone.
+    pub disruption: Option<&'a Disruption>,
+    /// The decision.
+    pub act: &'a Act,
+    /// The lever of the workload, where the action needs one.
+    pub lever: Option<Lever>,
+    /// Memory of the container.
+    pub used: Option<Bytes>,
+    /// How long it has run.
+    pub age: Option<Duration>,
+}
+
+impl<'a> Task<'a> {
+    /// Of a policy that is there.
+    fn of(one: &'a Observed, stock: &Stock, act: &'a Act) -> Option<Self> {
+        let policy = one.policy.as_ref().ok()?;
+        let lever = match act.step {
+            Step::SuspendWorkload { .. } => one.levers.get(&act.pod.uid)?.suspend.clone().ok().map(Lever::Suspend),
+            Step::Scale { .. } => one.levers.get(&act.pod.uid)?.scale.clone().ok().map(Lever::Scale),
+            _ => suspension(stock, act),
+        };
+        let view = one.views.iter().find(|view| view.pod.uid == act.pod.uid);
+        Some(Self {
+            used: view.map(|view| view.used),
+            age: view.and_then(|view| view.age),
+            policy: one.key.clone(),
+            generation: one.object.metadata.generation.unwrap_or_default(),
+            mode: policy.mode,
+            disruption: Some(&policy.disruption),
+            act,
+            lever,
+        })
+    }
+
+    /// Of one that is gone, and leaves something to undo.
+    fn orphaned(policy: &PolicyKey, stock: &Stock, act: &'a Act) -> Self {
+        let policy = policy.clone();
+        let mode = if act.dry_run { Mode::DryRun } else { Mode::Enforce };
+        Self {
+            policy,
+            generation: 0,
+            mode,
+            disruption: None,
+            act,
+            lever: suspension(stock, act),
+            used: None,
+            age: None,
+        }
+    }
+}
+
+/// The lever that suspended the workload which is to go on.
+fn suspension(stock: &Stock, act: &Act) -> Option<Lever> {
+    if act.step != Step::ResumeWorkload {
+        return None;
+    }
+    let deed =
+        stock.state()?.deeds.iter().find(|deed| deed.is_suspended() && deed.workload.uid == act.workload.uid.0)?;
+    deed.suspension().cloned().map(Lever::Suspend)
+}
+
+/// Takes the most urgent of all decisions to act: one a round, so that the next is decided on what this one changed.
 pub async fn carry_out(
     ctx: &Context,
     memory: &mut Memory,
-    ledger: Result<Ledger, intent::Error>,
+    stock: Stock,
     observed: &[Observed],
     decisions: &[Vec<Decision>],
+    orphaned: &Undo,
     now: &Now,
 ) -> Option<Done> {
-    let ledger = ledger.ok()?;
     if memory.last_call.is_some_and(|at| now.stamp.since(at) < BETWEEN_CALLS) {
         return None;
     }
-    let evictions = observed.iter().zip(decisions).flat_map(|(one, decisions)| {
-        decisions.iter().filter_map(move |decision| match decision {
-            Decision::Act(evict) => Some((one, evict)),
+    let own = observed.iter().zip(decisions).flat_map(|(one, decisions)| {
+        decisions.iter().filter_map(|decision| match decision {
+            Decision::Act(act) => Task::of(one, &stock, act),
             Decision::Notify(_) | Decision::Hold { .. } => None,
         })
     });
-    let most_urgent = |(_, evict): &(&Observed, &Act)| (evict.expected_in.unwrap_or(Duration::MAX), evict.pod.clone());
-    let (one, evict) = evictions.min_by_key(most_urgent)?;
-    let policy = one.policy.as_ref().ok()?;
+    let others = orphaned.iter().flat_map(|(policy, decisions)| {
+        decisions.iter().filter_map(|decision| match decision {
+            Decision::Act(act) => Some(Task::orphaned(policy, &stock, act)),
+            Decision::Notify(_) | Decision::Hold { .. } => None,
+        })
+    });
+    let urgency = |task: &Task<'_>| (task.act.expected_in.unwrap_or(Duration::MAX), task.act.pod.clone());
+    let task = own.chain(others).min_by_key(urgency)?;
     memory.last_call = Some(now.stamp);
     memory.forget_reads();
-    let generation = one.object.metadata.generation.unwrap_or_default();
-    let settle = policy.disruption.settle().as_secs();
-    let recorded = match intent::record(ctx, ledger, PolicyRef::from(&one.key), generation, evict, settle, now).await {
+    let limits = stock.limits.as_ref().cloned().unwrap_or_default();
+    perform(ctx, stock.ledger.ok()?, limits, task, now).await
+}
+
+/// Records, acts and writes down what came of it.
+pub async fn perform(ctx: &Context, ledger: Ledger, limits: Limits, task: Task<'_>, now: &Now) -> Option<Done> {
+    let Task { policy, generation, mode, disruption, act, lever, used, age } = task;
+    let order = Order {
+        policy: PolicyRef::from(&policy),
+        policy_generation: generation,
+        act,
+        lever,
+        used,
+        age,
+        settle_seconds: disruption.map_or(0, |disruption| disruption.settle().as_secs()),
+        limits,
+    };
+    let recorded = match intent::record(ctx, ledger, order, now).await {
         Ok(recorded) => recorded,
         Err(error) => {
-            warn!(pod = evict.pod.name, error = &error as &dyn std::error::Error, "action not recorded, not taken");
+            warn!(pod = act.pod.name, error = &error as &dyn std::error::Error, "action not recorded, not taken");
             ctx.metrics.decision_blocked(error.kind());
             return None;
         }
     };
-    let (intent, outcome) = act::evict(ctx, recorded, now).await;
-    let done = conclude(ctx, intent, outcome, Some(&policy.disruption), now).await;
-    ctx.metrics.action(&one.key, "Evict", done.outcome.name(), policy.mode);
+    let (intent, outcome) = act::take(ctx, recorded, now).await;
+    let done = conclude(ctx, intent, outcome, disruption, now).await;
+    ctx.metrics.action(&policy, act.step.name(), done.outcome.name(), mode);
     Some(done)
 }
 
@@ -225,12 +271,18 @@ async fn conclude(ctx: &Context, intent: Intent, outcome: Outcome, disruption: O
     if let Err(error) = &written {
         warn!(error = error as &dyn std::error::Error, "action not in its workload's profile yet");
     }
-    let closing = if outcome.disrupted() {
-        Closing::Disrupted { unrecorded: written.is_err().then(|| done.record()) }
-    } else {
-        Closing::Nothing
+    let closing = match &intent.action {
+        _ if !outcome.is_done() => Closing::Nothing,
+        // Of one that was only tried the pod knows nothing, so nothing stands.
+        Action::RequestCheckpoint { .. } if intent.dry_run => Closing::Nothing,
+        Action::RequestCheckpoint { .. } => Closing::Requested,
+        Action::WithdrawCheckpoint { id } => Closing::TakenBack { id: id.clone() },
+        Action::ResumeWorkload => Closing::Resumed,
+        Action::Scale { .. } | Action::SuspendToHost | Action::SuspendWorkload { .. } | Action::Evict => {
+            Closing::Disrupted { unrecorded: written.is_err().then(|| done.record()) }
+        }
     };
-    if let Err(error) = intent::close(ctx, intent, &closing, now).await {
+    if let Err(error) = intent::close(ctx, intent, &closing, outcome.failed(), now).await {
         warn!(id = intent.id, error = &error as &dyn std::error::Error, "action stays open until it can be closed");
     }
     done

@@ -46,7 +46,7 @@ pub fn findings(
         ("TargetsResolved", targets(one)),
         ("DataFresh", data(one)),
         ("AtRisk", risk(one)),
-        ("ActionAllowed", allowed(policy, decisions, done, brake)),
+        ("ActionAllowed", allowed(one, policy, decisions, done, brake)),
         ("ActionsEffective", effective(decisions, recent)),
     ]
 }
@@ -144,18 +144,26 @@ fn risk(one: &Observed) -> Finding {
     Finding("False", "NoRisk", "no pod is expected to run out of memory within the horizon".to_owned())
 }
 
-fn allowed(policy: &Policy, decisions: &[Decision], done: &[&Done], brake: &Brake) -> Finding {
-    if !policy.actions.evict {
+fn allowed(one: &Observed, policy: &Policy, decisions: &[Decision], done: &[&Done], brake: &Brake) -> Finding {
+    if !policy.actions.act() {
         return Finding("False", "NotifyOnly", "spec.actions lists nothing that changes a workload".to_owned());
     }
+    if let Err(why) = &one.barred {
+        return Finding("False", why.reason(), why.to_string());
+    }
     if let Some(done) = done.last() {
-        let say = |reason| Finding("False", reason, format!("pod {}: {}", done.intent.pod, done.outcome.explain()));
+        let say = |reason| {
+            Finding("False", reason, format!("pod {}: {}", done.intent.pod, done.outcome.explain(&done.intent.action)))
+        };
         match &done.outcome {
             Outcome::Refused { why, .. } => return say(why.reason()),
             Outcome::Withdrawn(why) => return say(why.reason()),
             Outcome::Unclear { .. } => return say("Unclear"),
-            Outcome::Evicted
-            | Outcome::WouldEvict
+            Outcome::OwnedByOther { .. } => return say("ReplicasOwnedByOther"),
+            Outcome::Succeeded
+            | Outcome::WouldSucceed
+            | Outcome::Resumed
+            | Outcome::TakenBack
             | Outcome::Replaced
             | Outcome::Gone
             | Outcome::FoundDone

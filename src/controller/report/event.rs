@@ -17,6 +17,7 @@ use crate::api::policy::GpuMemoryPolicy;
 use crate::api::usage::PodReport;
 use crate::controller::act::Outcome;
 use crate::controller::context::Context;
+use crate::controller::intent::Action;
 use crate::controller::profile::{Learned, Lesson};
 use crate::controller::reconcile::Done;
 
@@ -49,28 +50,39 @@ pub async fn notify(recorder: &Recorder, policy: &GpuMemoryPolicy, notify: &Noti
 
 /// Tells what came of an action, on the pod, on its workload and on the policy.
 pub async fn tell(recorder: &Recorder, policy: &GpuMemoryPolicy, done: &Done) {
-    let (type_, reason) = match &done.outcome {
-        Outcome::Evicted | Outcome::FoundDone => (EventType::Warning, "GpuMemoryEviction"),
-        Outcome::WouldEvict => (EventType::Normal, "GpuMemoryEvictionDryRun"),
-        Outcome::Refused { .. } => (EventType::Warning, "GpuMemoryEvictionBlocked"),
-        Outcome::Unclear { .. } => (EventType::Warning, "GpuMemoryEvictionUnclear"),
+    let (type_, happened) = match &done.outcome {
+        Outcome::Succeeded | Outcome::FoundDone => (EventType::Warning, ""),
+        Outcome::Resumed | Outcome::TakenBack => (EventType::Normal, ""),
+        Outcome::WouldSucceed => (EventType::Normal, "DryRun"),
+        Outcome::Refused { .. } | Outcome::OwnedByOther { .. } => (EventType::Warning, "Blocked"),
+        Outcome::Unclear { .. } => (EventType::Warning, "Unclear"),
         Outcome::Replaced | Outcome::Gone | Outcome::Withdrawn(_) | Outcome::Abandoned => {
-            (EventType::Normal, "GpuMemoryEvictionWithdrawn")
+            (EventType::Normal, "Withdrawn")
         }
     };
+    let what = match done.intent.action {
+        Action::Evict => "Eviction",
+        Action::RequestCheckpoint { .. } => "Checkpoint",
+        Action::WithdrawCheckpoint { .. } => "CheckpointTakenBack",
+        Action::SuspendToHost => "SuspendToHost",
+        Action::SuspendWorkload { .. } => "Suspension",
+        Action::ResumeWorkload => "Resumption",
+        Action::Scale { .. } => "Scale",
+    };
+    let reason = format!("GpuMemory{what}{happened}");
     let intent = &done.intent;
     let note = format!(
         "Pod {} (container {}): {}. Why: {}.",
         intent.pod,
         intent.container,
-        done.outcome.explain(),
+        done.outcome.explain(&intent.action),
         intent.reason
     );
     let say = |secondary| Event {
         type_,
-        reason: reason.to_owned(),
+        reason: reason.clone(),
         note: Some(shorten(&note, MAX_NOTE)),
-        action: "Evict".to_owned(),
+        action: intent.action.step().name().to_owned(),
         secondary: Some(secondary),
     };
     let pod = PodRef {

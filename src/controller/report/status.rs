@@ -86,7 +86,8 @@ fn recent(done: &[&Done], previous: &[ActionRecord]) -> Vec<ActionRecord> {
     for done in done {
         let record = done.record();
         records.retain(|known| {
-            let is_same = known.pod_uid == record.pod_uid && known.outcome == record.outcome;
+            let is_same =
+                known.pod_uid == record.pod_uid && known.action == record.action && known.outcome == record.outcome;
             // Once it is known what became of an action, that nobody knew is no news.
             known.id != record.id && !is_same
         });

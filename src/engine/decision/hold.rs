@@ -149,6 +149,18 @@ pub enum Hold {
         /// What changed.
         what: String,
     },
+    /// The administrator lets nothing be done in this namespace.
+    NamespaceNotAllowed {
+        /// The namespace.
+        namespace: String,
+    },
+    /// The policy lists an action that this installation has no right to.
+    NotPermitted {
+        /// The action.
+        rung: Rung,
+        /// What grants the right.
+        value: &'static str,
+    },
     /// One action would stop more pods than the policy ever allows.
     BlastExceedsBudget {
         /// Pods that would stop.
@@ -313,6 +325,8 @@ impl Hold {
             Self::NoLever { .. } => "NoLever",
             Self::ReplicasOwnedByOther { .. } => "ReplicasOwnedByOther",
             Self::Changed { .. } => "ChangedBeforeCall",
+            Self::NamespaceNotAllowed { .. } => "NamespaceNotAllowed",
+            Self::NotPermitted { .. } => "NotPermitted",
             Self::BlastExceedsBudget { .. } => "BlastExceedsBudget",
             Self::NodeBudget { .. } => "NodeBudgetExhausted",
             Self::NamespaceBudget { .. } => "NamespaceBudgetExhausted",
@@ -355,7 +369,7 @@ impl fmt::Display for Hold {
             }
             Self::LedgerUnreadable { why } => write!(
                 f,
-                "the record of past actions cannot be used ({why}), so none is added: repair or delete the ledger ConfigMap"
+                "what every action is recorded in or limited by cannot be used ({why}), so none is taken: repair that ConfigMap, or delete the ledger to forget past actions"
             ),
             Self::Unsettled { id } => {
                 write!(f, "action {id} was begun and its outcome is not known yet; no other is begun before that")
@@ -456,6 +470,15 @@ impl fmt::Display for Hold {
                 write!(f, "{by} owns the replicas of this workload; they are left to it")
             }
             Self::Changed { what } => write!(f, "just before the call: {what}"),
+            Self::NamespaceNotAllowed { namespace } => write!(
+                f,
+                "the administrator's list of namespaces leaves out {namespace}: it is watched, and nothing is done in it (controller.allowedNamespaces)"
+            ),
+            Self::NotPermitted { rung, value } => write!(
+                f,
+                "spec.actions lists {}, which the operator has no right to here: ask the administrator to set {value} of the chart, or take it off the list",
+                rung.verb()
+            ),
             Self::BlastExceedsBudget { stops, max } => write!(
                 f,
                 "{stops} pods would stop at once and spec.disruption allows {max}: raise maxConcurrent and maxPerHour to {stops} to allow it"

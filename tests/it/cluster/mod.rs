@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 use gpumem::api::policy::{GpuMemoryPolicy, GpuMemoryPolicyStatus};
 use gpumem::api::profile::GpuMemoryProfile;
 use gpumem::api::usage::{OwnerReport, PodReport};
+use gpumem::controller::act::Patience;
 use gpumem::controller::context::Context;
 use gpumem::controller::fleet::{Fleet, Observation};
+use gpumem::controller::granted::Granted;
 use gpumem::controller::health::Health;
 use gpumem::controller::leader::Leadership;
 use gpumem::controller::metrics::Metrics;
@@ -41,6 +43,8 @@ pub struct Cluster {
     pub api: Api,
     pub reports: Vec<Report>,
     pub stamp: i64,
+    /// Name of the ConfigMap with the administrator's limits, where controllers are to have any.
+    pub limits: Option<String>,
     origin: Instant,
 }
 
@@ -56,7 +60,7 @@ pub struct Report {
 
 impl Cluster {
     pub fn new() -> Self {
-        let cluster = Self { api: Api::new(), reports: Vec::new(), stamp: START, origin: Instant::now() };
+        let cluster = Self { api: Api::new(), reports: Vec::new(), stamp: START, limits: None, origin: Instant::now() };
         for name in ["ml", "gpumem"] {
             cluster.world().put("", "namespaces", json!({"metadata": {"name": name}}));
         }
@@ -65,7 +69,13 @@ impl Cluster {
 
     /// The same cluster as another process sees it.
     pub fn shadow(&self) -> Self {
-        Self { api: self.api.clone(), reports: self.reports.clone(), stamp: self.stamp - 1, origin: self.origin }
+        Self {
+            api: self.api.clone(),
+            reports: self.reports.clone(),
+            stamp: self.stamp - 1,
+            limits: self.limits.clone(),
+            origin: self.origin,
+        }
     }
 
     pub fn world(&self) -> std::sync::MutexGuard<'_, World> {
@@ -122,6 +132,37 @@ impl Cluster {
                 10_000,
             );
         }
+    }
+
+    /// A Job with this many Ready pods, whose evictions do not count as failures.
+    pub fn job(&self, name: &str, parallelism: u32) {
+        self.world().put(
+            "batch",
+            "jobs",
+            json!({
+                "apiVersion": "batch/v1", "kind": "Job",
+                "metadata": {"namespace": "ml", "name": name, "uid": format!("job-{name}"), "generation": 1},
+                "spec": {
+                    "parallelism": parallelism, "completions": parallelism, "suspend": false,
+                    "selector": {"matchLabels": {"app": name}}, "template": {},
+                    "podFailurePolicy": {"rules": [
+                        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+                    ]}
+                },
+                "status": {"active": parallelism}
+            }),
+        );
+        for index in 0..parallelism {
+            let owner = owner("batch/v1", "Job", name, &format!("job-{name}"));
+            self.pod(&format!("{name}-{index}"), name, owner, 10_000);
+        }
+    }
+
+    /// Generation of a policy.
+    pub fn policy_generation(&self, name: &str) -> i64 {
+        let world = self.world();
+        let policy = world.get(POLICIES.0, POLICIES.1, "ml", name);
+        policy.and_then(|policy| policy["metadata"]["generation"].as_i64()).unwrap_or_default()
     }
 
     /// A running pod that has been Ready for `ready_for` seconds.
@@ -304,6 +345,15 @@ impl Cluster {
         world.put("", "configmaps", object);
     }
 
+    /// The administrator's limits, as the chart would write them.
+    pub fn limit(&mut self, limits: &Value) {
+        self.limits = Some("limits".to_owned());
+        let object = json!({
+            "metadata": {"namespace": "gpumem", "name": "limits"}, "data": {"limits.json": limits.to_string()}
+        });
+        self.world().put("", "configmaps", object);
+    }
+
     /// Reasons of the Events on objects of this kind.
     pub fn events(&self, kind: &str) -> Vec<String> {
         let world = self.world();
@@ -359,6 +409,9 @@ impl Controller {
             metrics: Arc::new(Metrics::new().unwrap()),
             health: Arc::new(Health::default()),
             max_mode,
+            patience: Patience::default(),
+            granted: Granted::all(),
+            admin: cluster.limits.clone(),
             workload_kinds: Switches::everything(),
             ledger: "ledger".to_owned(),
             limits: gpumem::controller::limits::Limits::default(),

@@ -30,6 +30,11 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// Whether it is one of this method whose path ends so.
+    pub fn is(&self, method: &Method, end: &str) -> bool {
+        self.method == *method && self.path.ends_with(end)
+    }
+
     pub fn is_write(&self) -> bool {
         self.method != Method::GET
     }
@@ -45,6 +50,12 @@ pub struct World {
     news: broadcast::Sender<(Key, Value)>,
     /// Answers given to the next evictions instead of the server's own.
     pub eviction_answers: Vec<(StatusCode, Value)>,
+    /// Answers given once to the next request of this method whose path ends so, instead of the server's own.
+    pub given: Vec<(Method, String, (StatusCode, Value))>,
+    /// Requests of this method whose path ends so never get an answer.
+    pub hangs: Option<(Method, String)>,
+    /// Who owns the replicas of every workload, if not us.
+    pub replicas_owner: Option<String>,
     /// Whether every request fails: the server is away.
     pub away: bool,
     /// Answers `503` to requests whose path contains this.
@@ -91,6 +102,9 @@ impl Api {
             version: 1,
             news: broadcast::channel(1024).0,
             eviction_answers: Vec::new(),
+            given: Vec::new(),
+            hangs: None,
+            replicas_owner: None,
             away: false,
             broken: None,
             forbidden: None,
@@ -132,6 +146,10 @@ impl Api {
         // So that two controllers in one test take turns at every request.
         tokio::task::yield_now().await;
         let crash = self.world().arrives(&seen);
+        let hangs = self.world().hangs.as_ref().is_some_and(|(method, end)| seen.is(method, end));
+        if hangs {
+            return std::future::pending().await;
+        }
         if crash == Some(Crash::Before) {
             return self.die().await;
         }
@@ -279,6 +297,9 @@ impl World {
         if matches(&self.forbidden) {
             return failure(403, "Forbidden", "not permitted");
         }
+        if let Some(at) = self.given.iter().position(|(method, end, _)| seen.is(method, end)) {
+            return self.given.remove(at).2;
+        }
         if let Some(answer) = self.discover(&seen.path) {
             return answer;
         }
@@ -333,11 +354,15 @@ impl World {
 
     /// What the controllers of the workloads would have written by now.
     fn with_ready_replicas(&self, path: &Path, mut object: Value) -> Value {
-        if path.plural == "deployments" || path.plural == "statefulsets" {
+        if ["deployments", "statefulsets", "jobs"].contains(&path.plural.as_str()) {
             let app = &object["spec"]["selector"]["matchLabels"]["app"];
+            if path.plural == "jobs" && app.is_null() {
+                return object;
+            }
             let pods = self.list("", "pods", &path.namespace).into_iter();
             let ready = pods.filter(|pod| pod["metadata"]["labels"]["app"] == *app && evictions::is_ready(pod)).count();
-            object["status"]["readyReplicas"] = json!(ready);
+            let field = if path.plural == "jobs" { "ready" } else { "readyReplicas" };
+            object["status"][field] = json!(ready);
         }
         object
     }
@@ -387,24 +412,56 @@ impl World {
             None => json!({"metadata": {"name": path.name, "namespace": path.namespace}}),
             Some(known) => known,
         };
-        let sent = &seen.body["metadata"]["resourceVersion"];
-        if !sent.is_null() && *sent != object["metadata"]["resourceVersion"] {
-            return failure(409, "Conflict", "the object has been modified");
+        for precondition in ["resourceVersion", "uid"] {
+            let sent = &seen.body["metadata"][precondition];
+            if !sent.is_null() && *sent != object["metadata"][precondition] {
+                return failure(409, "Conflict", "the object has been modified");
+            }
         }
+        let spec = object["spec"].clone();
         match path.subresource.as_str() {
+            "scale" => {
+                if let Some(owner) = self.replicas_owner.as_ref().filter(|_| !seen.query.contains("force=true")) {
+                    return owned_by_other(owner);
+                }
+                object["spec"]["replicas"] = seen.body["spec"]["replicas"].clone();
+            }
             // What a manager applied before and leaves out now is removed; there is one manager here.
             "status" => object["status"] = seen.body["status"].clone(),
             _ => merge(&mut object, &seen.body),
         }
-        self.put(&path.group, &path.plural, object);
-        (StatusCode::OK, self.objects[&path.key()].clone())
+        if object["spec"] != spec && object["metadata"]["generation"].is_number() {
+            object["metadata"]["generation"] = json!(object["metadata"]["generation"].as_i64().unwrap_or(1) + 1);
+        }
+        if !seen.query.contains("dryRun=All") {
+            self.put(&path.group, &path.plural, object.clone());
+            object = self.objects[&path.key()].clone();
+        }
+        if path.subresource == "scale" {
+            object = json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": object["metadata"], "spec": {"replicas": object["spec"]["replicas"]}});
+        }
+        (StatusCode::OK, object)
     }
+}
+
+/// What the server says of a field that another manager owns.
+fn owned_by_other(owner: &str) -> (StatusCode, Value) {
+    let mut refusal = failure(409, "Conflict", &format!("Apply failed with 1 conflict: conflict with \"{owner}\""));
+    let cause = json!({
+        "reason": "FieldManagerConflict", "message": format!("conflict with \"{owner}\""), "field": ".spec.replicas"
+    });
+    refusal.1["details"] = json!({"causes": [cause]});
+    refusal
 }
 
 fn merge(into: &mut Value, from: &Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
             for (key, value) in from {
+                if value.is_null() {
+                    into.remove(key);
+                    continue;
+                }
                 merge(into.entry(key.clone()).or_insert(Value::Object(Map::new())), value);
             }
         }
