@@ -1,12 +1,11 @@
 //! Changes the number of a workload's pods, where nobody else owns that number.
 //!
-//! `/scale` is written by server-side apply under our own name and without force: where an autoscaler, a GitOps tool or a
-//! person owns the number, the server answers with a conflict that names them, and they keep it. A Job has no `/scale`; its
-//! `parallelism` is patched. Both carry the object's version.
+//! `/scale` is patched in the version of the object in which nobody else was found to own the number: where an autoscaler, a
+//! GitOps tool or a person owns it, they keep it, and whatever was written since is answered with a conflict. A Job has no
+//! `/scale`; its `parallelism` is patched in the same way.
 
 use gpumem_engine::decision::Hold;
 use kube::api::{DynamicObject, Patch, PatchParams};
-use serde_json::json;
 
 use super::{Context, Intent, Outcome, Seen, answer, changed, done, or_changed};
 use crate::api::names::FIELD_MANAGER;
@@ -20,11 +19,11 @@ pub async fn send(ctx: &Context, intent: &Intent, handle: &ScaleHandle, to: u32,
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PatchParams::default()
     };
-    let mut patch = handle.patch(to);
-    patch["metadata"]["resourceVersion"] = json!(seen.version());
+    let Some(version) = seen.version() else { return Outcome::Withdrawn(changed("its version is not known")) };
+    let patch = handle.patch(to, version);
     let name = &handle.target.name;
     let outcome = if handle.subresource().is_some() {
-        answer(ctx, api.patch_scale(name, &params, &Patch::Apply(&patch)), done(intent)).await
+        answer(ctx, api.patch_scale(name, &params, &Patch::Merge(&patch)), done(intent)).await
     } else {
         answer(ctx, api.patch(name, &params, &Patch::Merge(&patch)), done(intent)).await
     };
