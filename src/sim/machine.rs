@@ -111,6 +111,7 @@ impl Machine {
     }
 
     /// The same with another accounting.
+    #[must_use]
     pub fn accounting(mut self, accounting: Accounting) -> Self {
         self.accounting = accounting;
         self

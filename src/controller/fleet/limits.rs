@@ -46,10 +46,10 @@ impl Fleet {
             let own = device.tenants.iter().find(|(tenant, _)| tenant.pod == *pod && tenant.container == container);
             let Some((_, Tenant { container_id, series, gone: false })) = own else { continue };
             let Some(latest) = series.latest() else { continue };
-            let others = device
-                .tenants
-                .iter()
-                .filter(|(tenant, other)| !other.gone && !(tenant.pod == *pod && tenant.container == container));
+            let others = device.tenants.iter().filter(|(tenant, other)| {
+                let is_own = tenant.pod == *pod && tenant.container == container;
+                !other.gone && !is_own
+            });
             let neighbours = others.map(|(_, other)| need(&other.series, clock)).sum();
             places.push(Place {
                 device: key.clone(),

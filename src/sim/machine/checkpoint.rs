@@ -40,15 +40,14 @@ impl Machine {
             (CheckpointStep::State, state) => state,
             (_, Running) if is_shared => return refused(NOT_SUPPORTED),
             (CheckpointStep::Lock, Running) if fails(Fault::LockTimesOut) => return refused(NOT_READY),
-            (CheckpointStep::Lock, Running) | (CheckpointStep::Lock, Locked) => Locked,
-            (CheckpointStep::Checkpoint, Locked) if fails(Fault::CheckpointFails) => return refused(UNKNOWN),
-            (CheckpointStep::Checkpoint, Locked) => Checkpointed,
             (CheckpointStep::Restore, Checkpointed) if fails(Fault::RestoreFails) => {
                 self.suspended.insert(pid, Failed);
                 return refused(UNKNOWN);
             }
             (CheckpointStep::Restore, Checkpointed) if !self.fits_again(&own) => return refused(OUT_OF_MEMORY),
-            (CheckpointStep::Restore, Checkpointed) => Locked,
+            (CheckpointStep::Lock, Running | Locked) | (CheckpointStep::Restore, Checkpointed) => Locked,
+            (CheckpointStep::Checkpoint, Locked) if fails(Fault::CheckpointFails) => return refused(UNKNOWN),
+            (CheckpointStep::Checkpoint, Locked) => Checkpointed,
             (CheckpointStep::Unlock, Locked) => Running,
             _ => return refused(ILLEGAL_STATE),
         };
