@@ -94,7 +94,7 @@ pub async fn run(ctx: Arc<Context>, shutdown: impl Future<Output = ()>) {
             let fetch = |policy: &Policy, select: &dyn Fn(&PodReport) -> bool| {
                 ctx.observe(now.instant, &policy.key.namespace, select, policy)
             };
-            round(&ctx, &mut memory, &recorder, &policies, &now, fetch).await;
+            Box::pin(round(&ctx, &mut memory, &recorder, &policies, &now, fetch)).await;
         }
     }
     ctx.health.retire("reconcile");
@@ -131,7 +131,7 @@ pub async fn round(
             decisions
         })
         .collect();
-    done.extend(deeds::carry_out(ctx, memory, stock, &observed, &decisions, &undo, now).await);
+    done.extend(Box::pin(deeds::carry_out(ctx, memory, stock, &observed, &decisions, &undo, now)).await);
     limits::hold(ctx, memory, &observed, &deeds.brake, now).await;
     report::report(ctx, memory, recorder, &observed, &decisions, &done, &deeds.brake, now).await;
     truth::look(ctx, memory, recorder, &observed, &done, now).await;

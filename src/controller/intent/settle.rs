@@ -60,8 +60,9 @@ async fn is_done(ctx: &Context, state: &State, intent: &Intent) -> Result<bool, 
             Ok(object.is_some_and(|object| handle.replicas_of(&object) == Some(*to)))
         }
         // Nothing was ever called for these.
-        (Action::SuspendToHost, _)
-        | (Action::SuspendWorkload { .. } | Action::ResumeWorkload | Action::Scale { .. }, _) => Ok(false),
+        (Action::SuspendToHost | Action::SuspendWorkload { .. } | Action::ResumeWorkload | Action::Scale { .. }, _) => {
+            Ok(false)
+        }
     }
 }
 
