@@ -11,11 +11,12 @@ use std::sync::Arc;
 use gpumem_engine::identity::{ContainerId, DeviceKey, PodUid, StartTime};
 use gpumem_engine::quantity::{Bytes, Moment};
 use gpumem_engine::sample::{RawSample, Reading};
-use gpumem_engine::series::{Point, RAW_POINTS, Segment, Series};
+use gpumem_engine::series::{AllocatorPoint, Point, RAW_POINTS, Segment, Series};
 use gpumem_engine::usage::{ContainerUsage, DeviceUsage, Usage};
 
+use crate::agent::hook::Figures;
 use crate::agent::pods::{Named, Pod, Pods};
-use crate::agent::snapshot::{ContainerView, DeviceView};
+use crate::agent::snapshot::{ContainerView, DeviceView, HookView};
 use crate::api::usage::Cursor;
 
 /// A series whose pod is gone is kept this long, for a controller that was away when it ended.
@@ -83,6 +84,14 @@ struct Labels {
     container: Arc<str>,
 }
 
+/// What a hook tells, where it speaks for every process of the container and the driver's figure bears it out: a caching
+/// allocator cannot hold more than the driver counts.
+fn believed(hook: &HookView, used: Bytes) -> Option<AllocatorPoint> {
+    let Figures { allocated, reserved, ooms: _, hooked, processes } = hook.figures;
+    let (allocated, reserved) = allocated.zip(reserved)?;
+    (hooked == processes && allocated <= reserved && reserved <= used).then_some(AllocatorPoint { allocated, reserved })
+}
+
 /// What a reader gets of one series.
 #[derive(Debug)]
 pub enum Change<'h> {
@@ -113,7 +122,7 @@ impl History {
     }
 
     /// Takes a cycle and gives its devices as they are shown.
-    pub fn record(&mut self, sample: &RawSample, usage: Usage, pods: &Pods) -> Vec<DeviceView> {
+    pub fn record(&mut self, sample: &RawSample, usage: Usage, pods: &Pods, hooks: &[HookView]) -> Vec<DeviceView> {
         self.seq += 1;
         if self.cycles.len() == RAW_POINTS {
             self.cycles.pop_front();
@@ -129,7 +138,7 @@ impl History {
                     (Reading::Failed(failure), _) | (_, Reading::Failed(failure)) => Some(*failure),
                     _ => None,
                 };
-                let containers = self.record_device(&device, at, pods);
+                let containers = self.record_device(&device, at, pods, hooks);
                 let DeviceUsage { device: key, index, model, memory, containers: _, unattributed, attribution } =
                     device;
                 DeviceView { key, index, model, at, failure, memory, unattributed, attribution, containers }
@@ -151,7 +160,13 @@ impl History {
         }
     }
 
-    fn record_device(&mut self, usage: &DeviceUsage, at: Moment, pods: &Pods) -> Vec<ContainerView> {
+    fn record_device(
+        &mut self,
+        usage: &DeviceUsage,
+        at: Moment,
+        pods: &Pods,
+        hooks: &[HookView],
+    ) -> Vec<ContainerView> {
         if usage.containers.is_empty() {
             return Vec::new();
         }
@@ -170,7 +185,10 @@ impl History {
                 None => self.refused += 1,
             }
         }
-        device.entries.iter_mut().filter_map(|entry| entry.settle(at, &usage.model)).collect()
+        let told = |instance: &ContainerId| {
+            hooks.iter().find(|hook| hook.device == usage.device && hook.container_id == *instance)
+        };
+        device.entries.iter_mut().filter_map(|entry| entry.settle(at, &usage.model, told)).collect()
     }
 
     /// Drops the series that nobody will continue.
@@ -345,11 +363,17 @@ impl Entry {
     }
 
     /// Ends the cycle: pushes the point and gives what is shown; nothing where the driver withheld the value.
-    fn settle(&mut self, at: Moment, model: &str) -> Option<ContainerView> {
+    fn settle<'h>(
+        &mut self,
+        at: Moment,
+        model: &str,
+        told: impl Fn(&ContainerId) -> Option<&'h HookView>,
+    ) -> Option<ContainerView> {
         let Now { used, started: _, labels } = self.now.take()?;
         self.last_seen = at;
         let used = used?;
-        self.series.push(segment(&self.instance, model), Point { at, used, allocator: None });
+        let allocator = told(&self.instance).and_then(|hook| believed(hook, used));
+        self.series.push(segment(&self.instance, model), Point { at, used, allocator });
         let Labels { namespace, pod, container } = labels;
         Some(ContainerView { namespace, pod, container, used, peak: self.series.peak().max(used) })
     }

@@ -180,7 +180,7 @@ impl Driver {
                     .or_else(|_| known.iter().find(|identity| identity.index == index).cloned().ok_or(()));
                 let identity = identity.unwrap_or_else(|()| Identity {
                     index,
-                    uuid: DeviceUuid(format!("unknown-{index}")),
+                    uuid: DeviceUuid::from(format!("unknown-{index}")),
                     model: "unknown".to_owned(),
                 });
                 Gpu { identity, may_slice: true, has_reserved: true }
@@ -225,7 +225,7 @@ impl Driver {
 fn identify(nvml: &Nvml, index: u32) -> Result<Identity, NvmlError> {
     let device = nvml.device_by_index(index)?;
     let model = device.name().map_or_else(|_| "unknown".to_owned(), clean);
-    Ok(Identity { index, uuid: DeviceUuid(clean(device.uuid()?)), model })
+    Ok(Identity { index, uuid: DeviceUuid::from(clean(device.uuid()?)), model })
 }
 
 fn lost(identity: &Identity, failure: QueryFailure) -> DeviceSample {

@@ -253,7 +253,7 @@ fn take(event: Event<WatchedPod>, pods: &SharedPods, listed: &mut HashSet<PodUid
         }
         Event::Delete(pod) => {
             if let Some(uid) = pod.metadata.uid {
-                table.remove(&PodUid(uid));
+                table.remove(&PodUid::from(uid));
             }
         }
     }
@@ -295,7 +295,7 @@ fn keep(pod: WatchedPod) -> Result<Pod, &'static str> {
         .collect();
     let labels = (Arc::from(namespace.as_str()), Arc::from(name.as_str()));
     let report = PodReport {
-        uid: PodUid(uid),
+        uid: PodUid::from(uid),
         namespace,
         name,
         labels: bounded(metadata.labels.unwrap_or_default()),

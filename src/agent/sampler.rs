@@ -308,7 +308,8 @@ impl Sampler {
             let pods = shared.pods.lock();
             let hooks = hook::named(figures, &usage, &pods);
             let mut history = shared.history();
-            (hooks, history.record(sample, usage, &pods), history.cursor(), history.refused())
+            let devices = history.record(sample, usage, &pods, &hooks);
+            (hooks, devices, history.cursor(), history.refused())
         };
         if refused > self.refused_before {
             shared.metrics.dropped("series", "too_many");

@@ -128,7 +128,7 @@ impl<C: Checkpoints> Freezer<C> {
             Ok(cuda) => cuda,
             Err(why) => return (LimitPhase::Unsupported, None, why.clone(), String::new()),
         };
-        let container = ContainerId(entry.container_id.clone());
+        let container = ContainerId::from(entry.container_id.clone());
         let Some(leaf) = self.leaves.find(&container) else {
             let why = "the container's cgroup is not there: it has ended, or not begun".to_owned();
             let cgroup = recorded.map_or_else(String::new, |recorded| recorded.cgroup.clone());
@@ -214,7 +214,7 @@ impl<C: Checkpoints> Freezer<C> {
     fn thaw(&mut self, container: &str, cgroup: &str, bytes: Option<i64>, shared: &Shared) -> Standing {
         let cleared = |why: &str| (LimitPhase::Cleared, None, why.to_owned(), cgroup.to_owned());
         let Ok(cuda) = &self.cuda else { return cleared("nothing can be frozen here") };
-        let id = ContainerId(container.to_owned());
+        let id = ContainerId::from(container.to_owned());
         let left = self.leaves.of_record(cgroup).map(|leaf| processes(&leaf)).unwrap_or_default();
         let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok()).map(Bytes).unwrap_or_default();
         let now = Instant::now();
@@ -309,8 +309,8 @@ fn resume(cuda: &impl Checkpoints, pids: &[u32]) -> bool {
 
 fn report(pod: &str, container: &str, backend: &str, (state, applied, reason, cgroup): Standing) -> LimitReport {
     LimitReport {
-        pod: PodUid(pod.to_owned()),
-        container_id: ContainerId(container.to_owned()),
+        pod: PodUid::from(pod.to_owned()),
+        container_id: ContainerId::from(container.to_owned()),
         device: ALL_DEVICES.to_owned(),
         desired: None,
         applied,

@@ -53,6 +53,11 @@ pub struct GpuMemoryNodeSpec {
     #[schemars(length(max = 256))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["containerID".to_owned(), "device".to_owned()]))]
     pub limits: Vec<LimitEntry>,
+
+    /// When the controller wrote it last, RFC 3339. It is there so that a spec without limits is still one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 40))]
+    pub written: Option<String>,
 }
 
 /// One container on one device: a limit in bytes, or a freeze.
@@ -220,7 +225,7 @@ pub fn device_of(text: &str) -> Option<DeviceKey> {
         Some((gpu, instance)) => (gpu, Some(MigInstance { gpu_instance: instance.parse().ok()? })),
         None => (text, None),
     };
-    (!gpu.is_empty() && text != ALL_DEVICES).then(|| DeviceKey { gpu: DeviceUuid(gpu.to_owned()), mig })
+    (!gpu.is_empty() && text != ALL_DEVICES).then(|| DeviceKey { gpu: DeviceUuid::from(gpu.to_owned()), mig })
 }
 
 #[cfg(test)]

@@ -184,7 +184,7 @@ fn history(status: &GpuMemoryProfileStatus) -> History {
         .map(|record| {
             // A time that cannot be read counts as now and for ever: it can only delay.
             let at = parse_rfc3339(&record.time).unwrap_or(Stamp(i64::MAX / 2));
-            let pod = Some(PodUid(record.pod_uid.clone()));
+            let pod = Some(PodUid::from(record.pod_uid.clone()));
             let step = Outcome::past_step(record.action, &record.outcome);
             let used = record.used_bytes.and_then(|used| u64::try_from(used).ok()).map(Bytes);
             let age = record.age_seconds.and_then(|age| u64::try_from(age).ok()).map(Duration::from_secs);

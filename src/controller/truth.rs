@@ -36,6 +36,8 @@ mod peak;
 
 /// Profiles written for one purpose in one round at most; the rest waits for the next round.
 const WRITES: usize = 10;
+/// All of it together begins nothing new after this long: with an API server that hangs, the acting loop must come round.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// An end that could not be settled is looked at again after this long…
 const RETRY: Duration = Duration::from_secs(30);
 /// …and given up after this.
@@ -79,12 +81,13 @@ pub async fn look(
     done: &[Done],
     now: &Now,
 ) {
+    let until = now.later() + PATIENCE;
     follow(memory, observed, now.stamp);
-    raise(ctx, memory, now).await;
+    raise(ctx, memory, now, until).await;
     acted(ctx, memory, done, now).await;
-    ends(ctx, memory, recorder, observed, now).await;
-    peak::write(ctx, memory, now).await;
-    misfit::warn(ctx, memory, recorder, observed, now).await;
+    ends(ctx, memory, recorder, observed, now, until).await;
+    peak::write(ctx, memory, now, until).await;
+    misfit::warn(ctx, memory, recorder, observed, now, until).await;
 }
 
 /// Notes who is governed, at which level and peak.
@@ -121,13 +124,16 @@ fn follow(memory: &mut Memory, observed: &[Observed], now: Stamp) {
 }
 
 /// Writes down where a warning began or cleared: it must outlive this process.
-async fn raise(ctx: &Context, memory: &mut Memory, now: &Now) {
+async fn raise(ctx: &Context, memory: &mut Memory, now: &Now, until: Stamp) {
     // That nothing is known to be wrong is no news. What an earlier leader raised and nobody raises again, the sweep clears.
     let is_due =
         |governed: &Governed| governed.is_high.is_some_and(|is_high| is_high != governed.told.unwrap_or(false));
     let due = memory.truth.governed.iter().filter(|(_, governed)| is_due(governed)).take(WRITES);
     let due: Vec<_> = due.map(|(key, governed)| (key.clone(), governed.clone())).collect();
     for ((pod, container), governed) in due {
+        if now.later() >= until {
+            return;
+        }
         let is_high = governed.is_high == Some(true);
         let what = if is_high { What::Raised(governed.horizon) } else { What::Cleared };
         let event = Event { pod: pod.to_string(), container: container.clone(), at: now.stamp, what };
@@ -169,7 +175,7 @@ async fn acted(ctx: &Context, memory: &Memory, done: &[Done], now: &Now) {
 }
 
 /// Settles the ends that are new.
-async fn ends(ctx: &Context, memory: &mut Memory, recorder: &Recorder, observed: &[Observed], now: &Now) {
+async fn ends(ctx: &Context, memory: &mut Memory, recorder: &Recorder, observed: &[Observed], now: &Now, until: Stamp) {
     let is_due = |ended: &Ended| {
         let key = ended.key();
         let waits = memory.truth.waiting.get(&key).is_some_and(|(_, last)| now.stamp.since(*last) < RETRY);
@@ -178,6 +184,9 @@ async fn ends(ctx: &Context, memory: &mut Memory, recorder: &Recorder, observed:
     let mut due = ctx.fleet().ended(is_due);
     due.sort_by(|one, other| one.end.finished_at.cmp(&other.end.finished_at));
     for ended in due.into_iter().take(WRITES) {
+        if now.later() >= until {
+            break;
+        }
         let key = ended.key();
         let first = memory.truth.waiting.get(&key).map_or(now.stamp, |(first, _)| *first);
         let is_last = now.stamp.since(first) >= GIVE_UP;

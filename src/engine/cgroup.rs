@@ -235,7 +235,7 @@ fn pod_uid(text: &str, dash: char) -> Option<PodUid> {
     }
     let mut lengths = [8, 4, 4, 4, 12].into_iter();
     let is_uid = text.split(dash).all(|part| lengths.next().is_some_and(|length| is_lower_hex(part, length)));
-    (is_uid && lengths.next().is_none()).then(|| PodUid(text.replace(dash, "-")))
+    (is_uid && lengths.next().is_none()).then(|| PodUid::from(text.replace(dash, "-")))
 }
 
 fn is_lower_hex(text: &str, length: usize) -> bool {

@@ -1,15 +1,18 @@
 //! Who is who: devices, pods, containers and processes as types, never bare strings.
 
 use std::fmt;
+use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{Deserializer, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
 
 macro_rules! name {
     ($(#[$doc:meta])* $type:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(transparent)]
-        pub struct $type(pub String);
+        ///
+        /// A clone shares the text: every sample names its containers anew.
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $type(Arc<str>);
 
         impl $type {
             /// The plain text.
@@ -26,7 +29,25 @@ macro_rules! name {
 
         impl From<&str> for $type {
             fn from(text: &str) -> Self {
-                Self(text.to_owned())
+                Self(text.into())
+            }
+        }
+
+        impl From<String> for $type {
+            fn from(text: String) -> Self {
+                Self(text.into())
+            }
+        }
+
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                from.deserialize_str(Text).map(Self)
             }
         }
     };
@@ -43,6 +64,21 @@ name! {
 name! {
     /// The runtime's id of a container, 64 hexadecimal digits, without `containerd://`.
     ContainerId
+}
+
+/// Reads a text into shared memory without a String in between.
+struct Text;
+
+impl Visitor<'_> for Text {
+    type Value = Arc<str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Arc<str>, E> {
+        Ok(text.into())
+    }
 }
 
 /// A MIG slice of a GPU: its GPU instance owns the memory, compute instances within it share it.

@@ -76,6 +76,21 @@ fn rank(title: Title) -> (Option<char>, &'static str) {
     rest.map_or((None, title), |mut chars| (chars.next(), chars.as_str()))
 }
 
+/// No name is shortened below this.
+const SHORTEST_NAME: usize = 12;
+
+/// `text` in at most `width` characters, with `…` for what had to go from its middle.
+pub fn shortened(text: &str, width: usize) -> String {
+    let length = text.chars().count();
+    if length <= width {
+        return text.to_owned();
+    }
+    let tail = width.saturating_sub(1) / 2;
+    let head: String = text.chars().take(width.saturating_sub(1 + tail)).collect();
+    let tail: String = text.chars().skip(length - tail).collect();
+    head + "…" + &tail
+}
+
 /// Lines of cells under titles.
 pub fn table(titles: &[Title], rows: &[Vec<Cell>], style: Style) -> String {
     let plain = |title: &Title| rank(title).1.trim_start_matches('>').to_owned();
@@ -96,6 +111,17 @@ pub fn table(titles: &[Title], rows: &[Vec<Cell>], style: Style) -> String {
             *is_shown = false;
         }
     }
+    let all: usize = widths.iter().zip(&is_shown).filter(|(_, is_shown)| **is_shown).map(|(width, _)| width + 2).sum();
+    let over = style.width.map_or(0, |width| all.saturating_sub(width + 2));
+    // Names are the widest, and what is too much of them goes from their middle: pods differ at their ends.
+    let names = titles
+        .iter()
+        .zip(&mut widths)
+        .zip(&is_shown)
+        .filter(|((title, _), is_shown)| **is_shown && !rank(title).1.starts_with('>'));
+    if let Some(((_, width), _)) = names.max_by_key(|((_, width), _)| **width).filter(|_| over > 0) {
+        *width = width.saturating_sub(over).max(SHORTEST_NAME.min(*width));
+    }
     let head: Vec<Cell> = titles.iter().map(|title| plain(title).into()).collect();
     let mut out = String::new();
     for row in std::iter::once(&head).chain(rows) {
@@ -103,8 +129,12 @@ pub fn table(titles: &[Title], rows: &[Vec<Cell>], style: Style) -> String {
         for (((cell, width), title), _) in
             row.iter().zip(&widths).zip(titles).zip(&is_shown).filter(|(_, is_shown)| **is_shown)
         {
-            let pad = " ".repeat(width.saturating_sub(cell.text.chars().count()));
-            let text = cell.level.map_or_else(|| cell.text.clone(), |level| colored(&cell.text, level, style));
+            let text = shortened(&cell.text, *width);
+            let pad = " ".repeat(width.saturating_sub(text.chars().count()));
+            let text = match cell.level {
+                Some(level) => colored(&text, level, style),
+                None => text,
+            };
             let gap = if line.is_empty() { "" } else { "  " };
             line.extend(if rank(title).1.starts_with('>') { [gap, &pad, &text] } else { [gap, &text, &pad] });
         }
@@ -176,6 +206,9 @@ mod tests {
         assert_eq!(shown(Some(24)).lines().next(), Some("POD    NODE    USE  RISK"));
         assert_eq!(shown(Some(23)), "POD    USE  RISK\npod-0  81%  High\n");
         assert_eq!(shown(Some(3)), "POD    RISK\npod-0  High\n");
+        let rows = [vec!["a-trainer-of-many-words-0".into(), "".into(), "".into(), "High".into()]];
+        let shown = table(&["POD", "~1NODE", "~2>USE", "RISK"], &rows, Style { color: false, width: Some(22) });
+        assert_eq!(shown, "POD               RISK\na-traine…words-0  High\n");
     }
 
     #[test]

@@ -82,10 +82,13 @@ pub fn wrap(text: &str, width: usize, indent: usize) -> String {
     out
 }
 
-/// The first `height` lines of `text`, each cut to `width` characters; colours take no room and end with the line.
+/// The first `height` lines of `text`, each cut to `width` characters; colours take no room and end with the line. Where
+/// lines are left out, the last one says how many.
 pub fn cut(text: &str, width: usize, height: usize) -> String {
     let mut out = String::new();
-    for line in text.lines().take(height) {
+    let count = text.lines().count();
+    let kept = if count > height { height.saturating_sub(1) } else { height };
+    for line in text.lines().take(kept) {
         let (mut shown, mut is_escape, mut has_color) = (0, false, false);
         for character in line.chars() {
             if character == '\u{1b}' {
@@ -100,6 +103,10 @@ pub fn cut(text: &str, width: usize, height: usize) -> String {
             }
         }
         out.push_str(if has_color { "\u{1b}[0m\n" } else { "\n" });
+    }
+    if count > kept {
+        let more: String = format!("… {} more; --tui scrolls", count - kept).chars().take(width).collect();
+        out = out + &more + "\n";
     }
     out
 }
@@ -134,7 +141,8 @@ mod tests {
 
     #[test]
     fn a_cut_line_keeps_its_colour_and_no_more_than_its_width() {
-        assert_eq!(cut("abcdef\nx\ny\n", 3, 2), "abc\nx\n");
+        assert_eq!(cut("abcdef\nx\n", 3, 2), "abc\nx\n");
+        assert_eq!(cut("abcdef\nx\ny\n", 9, 2), "abcdef\n… 2 more;\n");
         assert_eq!(cut("a\u{1b}[31mbcd\u{1b}[0me", 3, 9), "a\u{1b}[31mbc\u{1b}[0m\u{1b}[0m\n");
     }
 

@@ -61,7 +61,7 @@ fn main() {
         let mut words = std::env::args().skip_while(|word| word != name);
         words.nth(1).map(|text| text.parse::<u64>().expect("a number"))
     };
-    let (fleets, devices) = (value("--fleets").unwrap_or(8), value("--devices").unwrap_or(40) as usize);
+    let (fleets, devices) = (value("--fleets").unwrap_or(30), value("--devices").unwrap_or(40) as usize);
     let names = ["nobody acts", "evict at 90 %", "predict_linear", "operator"];
     let mut sums = [Sum::default(); 4];
     let mut held = BTreeMap::<&'static str, u32>::new();
@@ -111,13 +111,12 @@ fn run(
         }
         let decides = (now % DECIDE).abs() < 1e-9;
         match &mut column {
-            Column::Nobody => {}
             Column::Rule(rule) if decides => {
                 for place in rule.stop(now, jobs, &live) {
                     live[place].stop(&jobs[place], now);
                 }
             }
-            Column::Rule(_) => {}
+            Column::Nobody | Column::Rule(_) => {}
             Column::Operator(operator) => {
                 operator.sample(now, jobs, &mut live);
                 if decides {

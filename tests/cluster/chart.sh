@@ -170,7 +170,6 @@ live() {
     expect "controller: lists its own" may yes controller list pods -n $space
     expect "controller: reads a Job and its CronJob" may yes controller get cronjobs.batch -A
     expect "controller: lists autoscalers" may yes controller list horizontalpodautoscalers.autoscaling -A
-    expect "controller: suspends no Job" may no controller patch jobs.batch -A
     expect "controller: evicts" may yes controller create pods --subresource=eviction -A
     expect "controller: deletes no pod" may no controller delete pods -A
     expect "controller: changes no policy" may no controller patch gpumemorypolicies -A

@@ -46,7 +46,8 @@ fn report(node: usize, devices: usize, kinds: &[Series; 2]) -> UsageReport {
     for device in 0..devices {
         for tenant in 0..5 {
             let grows = device % 2 == 0 && tenant == 0;
-            let (name, uid) = (format!("p-{node}-{device}-{tenant}"), PodUid(format!("u-{node}-{device}-{tenant}")));
+            let (name, uid) =
+                (format!("p-{node}-{device}-{tenant}"), PodUid::from(format!("u-{node}-{device}-{tenant}")));
             let owner = OwnerReport {
                 api_version: "apps/v1".into(),
                 kind: "ReplicaSet".into(),

@@ -94,9 +94,9 @@ fn is_given(Asked { metric: name, label, value }: &Asked) -> Option<bool> {
         (metric::CONTROLLER_PULLS, "outcome") => value == "ok" || pull::Error::KINDS.contains(&value.as_str()),
         (metric::PREDICTIONS, "outcome") => {
             let names = read("src/api/names.rs");
-            let documented =
-                names.lines().zip(names.lines().skip(1)).find(|(_, line)| line.contains(metric::PREDICTIONS));
-            documented.is_some_and(|(words, _)| words.contains(&format!("`{value}`")))
+            let before = names.split(metric::PREDICTIONS).next().unwrap_or_default();
+            let documented = before.rsplit("pub const").nth(1).unwrap_or_default();
+            documented.contains(&format!("`{value}`"))
         }
         (metric::POLICY_CONDITION, "condition") => written(&[CONDITIONS], value),
         (metric::POLICY_CONDITION, "reason") => written(&[CONDITIONS], value) || written(&HOLDS, value),

@@ -151,6 +151,8 @@ async fn a_limit_is_written_for_the_node_reported_back_and_removed_with_its_poli
     cluster.world().remove("gpumem.dev", "gpumemorypolicies", "ml", "p");
     round(&mut cluster, &mut controller, vec![read_back(LimitPhase::Applied, Some(40), Some(40))]).await;
     assert!(entries(&cluster).is_empty() && object(&cluster).is_some(), "kept until the agent has cleared it");
+    // A real API server refuses an object whose spec went with its last entry.
+    assert!(object(&cluster).unwrap()["spec"]["written"].is_string());
     round(&mut cluster, &mut controller, vec![read_back(LimitPhase::Cleared, None, None)]).await;
     assert_eq!(object(&cluster), None);
 }

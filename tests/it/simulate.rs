@@ -157,11 +157,10 @@ fn every_rung_that_may_be_taken_is_named_mildest_first_and_held_apart() {
          actions: [{type: Evict}, {type: SuspendWorkload}, {type: Checkpoint}, {type: SuspendToHost}, {type: Notify}]",
     );
     std::fs::write(folder.0.join("policy.yaml"), policy.replace("spec:\n", "spec:\n  mode: DryRun\n")).unwrap();
-    let mut trace = "t_s,container,used_mib,capacity_mib\n".to_owned();
-    for t_s in (0..7200_u32).step_by(10) {
-        trace += &format!("{t_s},train,{},24576\n", 2000 + (t_s % 3600) * 6);
-    }
-    std::fs::write(folder.0.join("leak.csv"), trace).unwrap();
+    let row = |t_s: u32| format!("{t_s},train,{},24576\n", 2000 + (t_s % 3600) * 6);
+    let rows: Vec<String> = (0..7200).step_by(10).map(row).collect();
+    std::fs::write(folder.0.join("leak.csv"), "t_s,container,used_mib,capacity_mib\n".to_owned() + &rows.concat())
+        .unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_kubectl-gpumem"))
         .args(["policy", "test", "-o", "json", "-f"])
         .arg(folder.0.join("policy.yaml"))

@@ -12,6 +12,7 @@ use gpumem::controller::metrics::Exposition;
 use gpumem::controller::now::rfc3339;
 use gpumem::controller::profile::expiry::{Swept, sweep};
 use gpumem_engine::identity::DeviceKey;
+use gpumem_engine::oom::{Death, from_exit};
 use gpumem_engine::pacing::Stamp;
 use gpumem_engine::policy::{Mode, PolicyKey};
 use gpumem_engine::quantity::{Bytes, Moment};
@@ -178,6 +179,27 @@ async fn an_oom_is_counted_told_and_remembered_once_whatever_restarts() {
         note.starts_with("Container main of pod train-0 died of GPU out-of-memory (PyTorch), holding 75"),
         "{note}"
     );
+}
+
+#[test]
+fn the_simulated_workloads_last_words_are_those_of_an_oom() {
+    let refusal = refusal_of_the_driver();
+    let text = format!("step 12\n{}\n", gpumem_sim::oom::message(&refusal));
+    let Death::GpuOom(report) = from_exit(1, Some("Error"), Some(&text)) else { panic!("{text}") };
+    assert_eq!((report.framework, report.numbers.requested), ("PyTorch", Some(Bytes::mib(38))));
+}
+
+fn refusal_of_the_driver() -> gpumem_sim::protocol::OutOfMemory {
+    gpumem_sim::protocol::OutOfMemory {
+        device: 0,
+        requested: 38 << 20,
+        total: 24 << 30,
+        free: 1 << 20,
+        pid: 7,
+        context: 512 << 20,
+        held: 23 << 30,
+        processes: vec![(7, 24 << 30)],
+    }
 }
 
 #[tokio::test]

@@ -322,9 +322,8 @@ fn overview() -> Board {
 }
 
 fn node() -> Board {
-    let containers = "max by (@container@) (@raw_used@{@D@})";
-    let largest =
-        format!("{containers} and on (@container@) topk(30, max by (@container@) (@raw_used@{{@D@}} @ end()))");
+    // Chosen before anything else is done with them: at every step that is one comparison for each container.
+    let largest = "on (@container@) topk(30, max by (@container@) (@raw_used@{@D@} @ end()))";
     Board {
         uid: "gpumem-node",
         title: "GPU memory / Nodes and GPUs",
@@ -357,9 +356,12 @@ fn node() -> Board {
             Row("Whose memory it is").into(),
             Panel::stacked("Memory by container", "bytes", "Every byte of the chosen GPUs: the 30 largest containers, the others as one, what belongs to nobody, and above them all that there is.")
                 .size(24, 11)
-                .every("2m")
-                .query("{{namespace}}/{{pod}} {{container}} on {{node}} GPU {{gpu}}", promql(&format!("sum by (namespace, pod, container, node, gpu, gpu_instance_id) ({largest})")))
-                .query("others", promql(&format!("sum({containers}) - sum({largest}) > 0")))
+                .every("5m")
+                .query(
+                    "{{namespace}}/{{pod}} {{container}} on {{node}} GPU {{gpu}}",
+                    promql(&format!("sum by (namespace, pod, container, node, gpu, gpu_instance_id) (max by (@container@) (@raw_used@{{@D@}} and {largest}))")),
+                )
+                .query("others", promql(&format!("sum(max by (@container@) (@raw_used@{{@D@}} unless {largest}))")))
                 .query("nobody's", promql("sum(max by (@device@) (@unattributed@{@D@}))"))
                 .query("all", promql("sum(max by (@device@) (@total@{@D@}))"))
                 .field("nobody's", &[("color", json!({"mode": "fixed", "fixedColor": GREY}))])
@@ -370,7 +372,7 @@ fn node() -> Board {
                 .every("2m")
                 .query(
                     "{{node}} GPU {{gpu}} {{gpu_instance_id}}",
-                    promql("max by (@device@) (@free@{@D@}) and on (@device@) bottomk(20, max by (@device@) (@free@{@D@} @ end()))"),
+                    promql("max by (@device@) (@free@{@D@} and on (@device@) bottomk(20, max by (@device@) (@free@{@D@} @ end())))"),
                 )
                 .into(),
             Panel::lines("Nobody's memory by GPU", "bytes", "Memory of no container, the 20 GPUs with most. A step that stays after a pod has ended is a leftover: see the runbook of GpuMemOrphanedMemory.")
@@ -378,7 +380,7 @@ fn node() -> Board {
                 .query(
                     "{{node}} GPU {{gpu}} {{gpu_instance_id}}",
                     promql(
-                        "max by (@device@) (@unattributed@{@D@}) and on (@device@) topk(20, max by (@device@) (@unattributed@{@D@} @ end()))",
+                        "max by (@device@) (@unattributed@{@D@} and on (@device@) topk(20, max by (@device@) (@unattributed@{@D@} @ end())))",
                     ),
                 )
                 .into(),
@@ -421,6 +423,7 @@ fn node() -> Board {
                 .into(),
             Row("Can the values be trusted?").into(),
             Panel::lines("Age of the newest values", "s", "Seconds since the driver was last asked with success. Above a few seconds a call hangs; beyond the policy's limit forecasts stop.")
+                .every("1m")
                 .query("{{node}}", promql("max by (cluster, node) (@age@{@C@,node=~\"$node\"})"))
                 .into(),
             Panel::lines("Failed driver queries", "cps", "Driver queries that failed, by kind. A failed query shows as no value, never as 0.")
@@ -441,7 +444,7 @@ fn workload() -> Board {
     let of_worst = |expr: &str| format!("({expr} and on (@container@) {worst})");
     // What does not change over the range is asked once if the choice of the worst is within it; outside, every step would ask
     // for thousands of containers to keep one.
-    let (used, ceiling) = (of_worst(&used), of_worst(&ceiling));
+    let (used, ceilings, ceiling) = (of_worst(&used), ceiling.clone(), of_worst(&ceiling));
     // Seconds since "now" for every container, nothing before. `timestamp()` of a selector with `@` would be the obvious way, but
     // Prometheus answers the end of the range there.
     let moment = format!("scalar(max_over_time(vector(time())[10s:1s] {now}))");
@@ -450,7 +453,7 @@ fn workload() -> Board {
     // From the last value straight to the ceiling, which it meets at that quantile of the time to OOM.
     let passage = |quantile: &str| {
         format!(
-            "{used} + ({ceiling} - {used}) * clamp_max({later} / ignoring (quantile) {}, 1)",
+            "{used} + ({ceilings} - {used}) * clamp_max({later} / ignoring (quantile) {}, 1)",
             of_worst(&time(quantile))
         )
     };
@@ -774,6 +777,7 @@ fn operator() -> Board {
             simulated("").size(4, 4).into(),
             Row("Agents").into(),
             Panel::lines("Age of the newest values", "s", "Seconds since the driver was last asked with success.")
+                .every("1m")
                 .query("{{node}}", promql("max by (cluster, node) (@age@{@C@,node=~\"$node\"})"))
                 .into(),
             Panel::lines("Length of a cycle", "s", "Nine of ten cycles of driver, /proc and attribution take at most this long. Above the interval the driver is too slow.")

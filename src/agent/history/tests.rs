@@ -11,13 +11,14 @@ use crate::api::usage::PodReport;
 struct Bench {
     history: History,
     pods: Pods,
+    hooks: Vec<HookView>,
     now: u64,
     model: &'static str,
 }
 
 impl Bench {
     fn new() -> Self {
-        Self { history: History::new(), pods: Pods::default(), now: 0, model: "NVIDIA H200" }
+        Self { history: History::new(), pods: Pods::default(), hooks: Vec::new(), now: 0, model: "NVIDIA H200" }
     }
 
     /// One cycle in which these containers (pod, container id, GiB) hold memory.
@@ -54,7 +55,7 @@ impl Bench {
             unattributed: Some(Bytes::ZERO),
             attribution: Attribution::Complete,
         };
-        let mut views = self.history.record(&sample, Usage { at, devices: vec![device] }, &self.pods);
+        let mut views = self.history.record(&sample, Usage { at, devices: vec![device] }, &self.pods, &self.hooks);
         views.remove(0).containers
     }
 
@@ -271,6 +272,35 @@ fn withheld_values_leave_a_gap() {
         unattributed: None,
         attribution: Attribution::Partial,
     };
-    assert!(bench.history.record_device(&device, Moment::from_secs(2), &bench.pods).is_empty());
+    assert!(bench.history.record_device(&device, Moment::from_secs(2), &bench.pods, &[]).is_empty());
     assert_eq!(bench.news(None)[0].2, [1]);
+}
+
+#[test]
+fn what_a_hook_tells_is_kept_only_where_it_speaks_for_all_processes_and_the_driver_bears_it_out() {
+    let gib = |count: u64| Some(Bytes::gib(count));
+    let figures = |allocated, reserved, hooked| Figures { allocated, reserved, ooms: 0, hooked, processes: 2 };
+    for (told, kept) in [
+        (figures(gib(3), gib(9), 2), Some((3, 9))),
+        (figures(gib(3), gib(9), 1), None),
+        (figures(None, gib(9), 2), None),
+        (figures(gib(3), None, 2), None),
+        (figures(gib(9), gib(3), 2), None),
+        (figures(gib(3), gib(11), 2), None),
+    ] {
+        let mut bench = Bench::new();
+        bench.name("u", "train", &[("c", "main")]);
+        let pod = bench.pods.find(&ContainerKey { pod: "u".into(), container: "c".into() });
+        let pod = pod.expect("it was named").pod;
+        let device = DeviceKey::whole("GPU-0");
+        let container_id = "c".into();
+        bench.hooks =
+            vec![HookView { device, index: 0, pod, container: "main".into(), container_id, figures: told.clone() }];
+        bench.cycle(&[("u", "c", 10)]);
+        let (_, _, change) = bench.history.changes(None).next().expect("the series");
+        let Change::State(series) = change else { panic!("the whole state") };
+        let point = series.points_since(None).next().expect("its point");
+        let seen = point.allocator.map(|AllocatorPoint { allocated, reserved }| (allocated, reserved));
+        assert_eq!(seen, kept.map(|(one, other)| (Bytes::gib(one), Bytes::gib(other))), "{told:?}");
+    }
 }

@@ -21,7 +21,7 @@ struct Stage {
 }
 
 fn uuid(number: u16) -> DeviceKey {
-    DeviceKey::whole(DeviceUuid(format!("GPU-{number:04x}0000-1111-2222-3333-444455556666")))
+    DeviceKey::whole(DeviceUuid::from(format!("GPU-{number:04x}0000-1111-2222-3333-444455556666")))
 }
 
 fn gib(count: u64) -> Bytes {

@@ -162,7 +162,7 @@ impl Keeper {
         if let Probe::Fails(why) = self.probe(backend, &device.gpu) {
             return no(why);
         }
-        let container = ContainerId(entry.container_id.clone());
+        let container = ContainerId::from(entry.container_id.clone());
         let Some(leaf) = self.leaves.find(&container) else {
             let why = "the container's cgroup is not there: it has ended, or not begun";
             let cgroup = recorded.map_or("", |recorded| recorded.cgroup.as_str());
@@ -340,8 +340,8 @@ fn owned((container, device): (&str, &str)) -> Key {
 
 fn report(pod: &str, key: (&str, &str), desired: Option<Bytes>, backend: &str, standing: Standing) -> LimitReport {
     LimitReport {
-        pod: PodUid(pod.to_owned()),
-        container_id: ContainerId(key.0.to_owned()),
+        pod: PodUid::from(pod.to_owned()),
+        container_id: ContainerId::from(key.0),
         device: key.1.to_owned(),
         desired,
         applied: standing.applied,

@@ -101,7 +101,7 @@ impl Scene {
         };
         self.shared.hold(&Usage {
             devices: vec![DeviceUsage {
-                device: DeviceKey { gpu: DeviceUuid("GPU-1".to_owned()), mig },
+                device: DeviceKey { gpu: DeviceUuid::from("GPU-1".to_owned()), mig },
                 index: 0,
                 model: String::new(),
                 memory: None,
@@ -128,7 +128,7 @@ impl Scene {
             "reason": "", "cgroup": format!("kubepods/pod{POD}/{}", self.container), "bootId": BOOT,
         });
         let limits = if wanted { vec![serde_json::from_value(entry).unwrap()] } else { Vec::new() };
-        let mut object = GpuMemoryNode::new("node", GpuMemoryNodeSpec { release: false, limits });
+        let mut object = GpuMemoryNode::new("node", GpuMemoryNodeSpec { release: false, limits, written: None });
         let limits = if recorded { vec![serde_json::from_value(status).unwrap()] } else { Vec::new() };
         object.status = Some(GpuMemoryNodeStatus { limits, ..GpuMemoryNodeStatus::default() });
         self.shared.order(Some(object));

@@ -415,7 +415,7 @@ fn garbage_is_dropped_by_kind_and_never_a_panic() {
         (Fault::BadText, 2, |report| drop(report.pods[0].labels.insert("k".into(), "x".repeat(10_000)))),
         (Fault::BadText, 1, |report| report.series[0].container = "x".repeat(10_000)),
         (Fault::BadText, 2, |report| report.devices[0].model = "x".repeat(10_000)),
-        (Fault::BadText, 2, |report| report.pods[0].uid = PodUid(String::new())),
+        (Fault::BadText, 2, |report| report.pods[0].uid = PodUid::from("")),
         (Fault::BadMoment, 2, |report| report.devices[0].at = Moment(u64::MAX)),
         (Fault::BadMoment, 1, |report| spoil(report, |point| point.at = Moment(u64::MAX))),
         (Fault::Overfull, 1, |report| spoil(report, |point| point.used = Bytes::gib(81))),

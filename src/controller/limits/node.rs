@@ -92,7 +92,7 @@ pub async fn settle(ctx: &Context, name: &str, mut wanted: Vec<LimitEntry>, now:
         return;
     }
     let object = if differ(present, &wanted, now) {
-        match write(ctx, name, &wanted, object.is_none()).await {
+        match write(ctx, name, &wanted, object.is_none(), now).await {
             Some(written) => written,
             None => return,
         }
@@ -127,7 +127,7 @@ fn differ(present: &[LimitEntry], wanted: &[LimitEntry], now: &Now) -> bool {
     a != b || renewal
 }
 
-async fn write(ctx: &Context, name: &str, entries: &[LimitEntry], is_new: bool) -> Option<GpuMemoryNode> {
+async fn write(ctx: &Context, name: &str, entries: &[LimitEntry], is_new: bool, now: &Now) -> Option<GpuMemoryNode> {
     let mut metadata = json!({"name": name});
     if is_new {
         // It goes with its node.
@@ -140,7 +140,8 @@ async fn write(ctx: &Context, name: &str, entries: &[LimitEntry], is_new: bool) 
     }
     let object = json!({
         "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "GpuMemoryNode", "metadata": metadata,
-        "spec": {"limits": entries},
+        // Taking the last entry away would take the spec away, which the server refuses.
+        "spec": {"limits": entries, "written": rfc3339(now.stamp)},
     });
     let api: Api<GpuMemoryNode> = Api::all(ctx.act.clone());
     match api.patch(name, &PatchParams::apply(LIMITS_MANAGER), &Patch::Apply(&object)).await {

@@ -1,5 +1,6 @@
 //! Declared jobs that cannot fit. Flows in: what pods declare, and the device they are on. Flows out: one Event for each pod.
 
+use gpumem_engine::pacing::Stamp;
 use kube::runtime::events::Recorder;
 
 use super::{RETRY, WRITES, object, workload_of};
@@ -9,7 +10,14 @@ use crate::controller::observe::{Memory, Observed};
 use crate::controller::report::event::{self, Whom};
 
 /// Warns once of each pod whose declared job cannot fit its device.
-pub(super) async fn warn(ctx: &Context, memory: &mut Memory, recorder: &Recorder, observed: &[Observed], now: &Now) {
+pub(super) async fn warn(
+    ctx: &Context,
+    memory: &mut Memory,
+    recorder: &Recorder,
+    observed: &[Observed],
+    now: &Now,
+    until: Stamp,
+) {
     let declarations = ctx.fleet().declarations();
     memory.truth.misfits.retain(|uid| declarations.iter().any(|(pod, ..)| pod.uid == *uid));
     let cannot: Vec<_> = declarations
@@ -21,6 +29,9 @@ pub(super) async fn warn(ctx: &Context, memory: &mut Memory, recorder: &Recorder
         .take(WRITES)
         .collect();
     for (pod, declaration, usable) in cannot {
+        if now.later() >= until {
+            return;
+        }
         let Some(node) = ctx.fleet().node_of(&pod.uid) else { continue };
         if memory.confirmed(ctx, now, &node, &pod, RETRY).await.is_err() {
             continue;

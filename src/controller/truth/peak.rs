@@ -47,14 +47,14 @@ pub(super) fn forget(windows: &mut Windows, now: Stamp) {
 }
 
 /// Writes peaks: when an hour is over, and when a record falls.
-pub(super) async fn write(ctx: &Context, memory: &mut Memory, now: &Now) {
+pub(super) async fn write(ctx: &Context, memory: &mut Memory, now: &Now, until: Stamp) {
     let mut writes = 0;
     for ((namespace, _), running) in &mut memory.truth.windows {
         let is_over = now.stamp.since(running.since) >= WINDOW;
         let rests = running.written.is_some_and(|at| now.stamp.since(at) < BETWEEN_RECORDS);
         // The first minutes are no window yet, but where a container stands already is worth remembering.
         let is_young = running.written.is_none() && now.stamp.since(running.since) < BETWEEN_RECORDS;
-        if running.levels.is_empty() || (!is_over && (rests || is_young)) || writes >= WRITES {
+        if running.levels.is_empty() || (!is_over && (rests || is_young)) || writes >= WRITES || now.later() >= until {
             continue;
         }
         writes += 1;

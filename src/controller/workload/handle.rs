@@ -113,7 +113,10 @@ pub struct ScaleHandle {
 /// See [`ScaleHandle::write`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ScaleWrite {
-    /// By server-side apply on `/scale`, without force: a conflict names the manager that owns the number.
+    /// By merge patch on `/scale`. Not by server-side apply: seen on a real server, the first apply to a `/scale` that
+    /// nobody wrote is a conflict with `before-first-apply` even where nobody owns the number, and would need force. That
+    /// nobody owns it is read from the managed fields instead, and the resourceVersion in the patch ties the write to what
+    /// was read.
     Subresource,
     /// A Job's `parallelism`, by merge patch.
     Parallelism,
@@ -130,22 +133,16 @@ impl ScaleHandle {
         }
     }
 
-    /// Body of the patch that asks for `replicas`: an apply for [`ScaleWrite::Subresource`], else a JSON merge patch. The
-    /// UID in it is checked for Kubernetes' own kinds, but not by the `/scale` of a CRD: there a resourceVersion has to be
-    /// added, which is checked everywhere.
-    pub fn patch(&self, replicas: u32) -> Value {
-        let Target { name, namespace, uid, .. } = &self.target;
-        match self.write {
-            ScaleWrite::Subresource => json!({
-                "apiVersion": "autoscaling/v1", "kind": "Scale",
-                "metadata": {"name": name, "namespace": namespace, "uid": uid},
-                "spec": {"replicas": replicas}
-            }),
-            ScaleWrite::Parallelism => json!({"metadata": {"uid": uid}, "spec": {"parallelism": replicas}}),
-            ScaleWrite::ParallelismAndCompletions => {
-                json!({"metadata": {"uid": uid}, "spec": {"parallelism": replicas, "completions": replicas}})
-            }
-        }
+    /// JSON merge patch that asks for `replicas` of the object in this `resource_version`: the one in which nobody else was
+    /// found to own the number. Whatever was written since is answered with 409. The UID in it is checked for Kubernetes'
+    /// own kinds, but not by the `/scale` of a CRD.
+    pub fn patch(&self, replicas: u32, resource_version: &str) -> Value {
+        let spec = match self.write {
+            ScaleWrite::Subresource => json!({"replicas": replicas}),
+            ScaleWrite::Parallelism => json!({"parallelism": replicas}),
+            ScaleWrite::ParallelismAndCompletions => json!({"parallelism": replicas, "completions": replicas}),
+        };
+        json!({"metadata": {"uid": self.target.uid, "resourceVersion": resource_version}, "spec": spec})
     }
 
     /// Reads the number back from the live object (not from its Scale); `None` for another object of the name. A number
@@ -219,7 +216,8 @@ mod tests {
         let handle = ScaleHandle { target: target(), write: ScaleWrite::ParallelismAndCompletions, replicas: 3 };
         let read: ScaleHandle = serde_json::from_str(&serde_json::to_string(&handle).unwrap()).unwrap();
         assert_eq!(read, handle);
-        assert_eq!(handle.patch(4), json!({"metadata": {"uid": "u1"}, "spec": {"parallelism": 4, "completions": 4}}));
+        let spec = json!({"parallelism": 4, "completions": 4});
+        assert_eq!(handle.patch(4, "7"), json!({"metadata": {"uid": "u1", "resourceVersion": "7"}, "spec": spec}));
     }
 
     #[test]

@@ -310,6 +310,6 @@ fn in_ten_thousand_histories_no_promise_is_broken() {
         }
     }
     // What never happens is not tested either.
-    assert!(total.disruptions > 10_000 && total.requests > 2_000 && total.resumptions > 500, "{total:?}");
+    assert!(total.disruptions > 4_000 && total.requests > 2_000 && total.resumptions > 150, "{total:?}");
     assert!(total.crashes > 10_000 && total.conflicts > 1_000 && total.dry_runs > 1_000, "{total:?}");
 }

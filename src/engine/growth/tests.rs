@@ -29,8 +29,8 @@ fn using(used: Bytes) -> Subject {
     }
 }
 
-fn size(gib: u64) -> Option<Ceiling> {
-    Some(Ceiling::Size(Bytes::gib(gib)))
+const fn size(gib: u64) -> Ceiling {
+    Ceiling::Size(Bytes::gib(gib))
 }
 
 fn target(subject: &Subject, claims: &[Claim]) -> Option<(Bytes, Cause)> {
@@ -40,7 +40,7 @@ fn target(subject: &Subject, claims: &[Claim]) -> Option<(Bytes, Cause)> {
 #[test]
 fn a_ceiling_is_a_size_or_a_share_of_the_device() {
     let subject = using(Bytes::gib(10));
-    assert_eq!(target(&subject, &[claim(size(40), None)]), Some((Bytes::gib(40), Cause::Ceiling)));
+    assert_eq!(target(&subject, &[claim(Some(size(40)), None)]), Some((Bytes::gib(40), Cause::Ceiling)));
     let half = claim(Some(Ceiling::Percent(50)), None);
     assert_eq!(target(&subject, &[half]), Some((Bytes::gib(40), Cause::Ceiling)));
     assert_eq!(target(&subject, &[]), None, "nobody limits it");
@@ -48,8 +48,8 @@ fn a_ceiling_is_a_size_or_a_share_of_the_device() {
 
 #[test]
 fn the_strictest_of_several_policies_wins_and_is_named() {
-    let strict = Claim { policy: key("strict"), ..claim(size(20), None) };
-    let desired = desire(&room(), &using(Bytes::gib(1)), &[claim(size(40), None), strict], Style::Contain);
+    let strict = Claim { policy: key("strict"), ..claim(Some(size(20)), None) };
+    let desired = desire(&room(), &using(Bytes::gib(1)), &[claim(Some(size(40)), None), strict], Style::Contain);
     let desired = desired.expect("limited");
     assert_eq!((desired.target, desired.policy), (Bytes::gib(20), key("strict")));
 }
@@ -68,7 +68,7 @@ fn a_rate_counts_from_the_least_of_the_last_minute_and_not_during_the_warm_up() 
 fn under_pressure_the_grower_is_capped_at_what_its_flat_neighbours_leave() {
     let mut grower = using(Bytes::gib(40));
     grower.pressure = true;
-    let claims = [claim(size(79), None)];
+    let claims = [claim(Some(size(79)), None)];
     let desired = desire(&room(), &grower, &claims, Style::Contain).expect("limited");
     assert_eq!((desired.target, desired.cause), (Bytes::gib(48), Cause::Share), "79 less 1 less 30");
     assert!(desired.reason.contains("neighbours need 30 GiB"), "{}", desired.reason);
@@ -80,7 +80,7 @@ fn under_pressure_the_grower_is_capped_at_what_its_flat_neighbours_leave() {
 fn to_preserve_the_newcomer_bears_it_and_to_contain_the_grower() {
     let mut subject = using(Bytes::gib(40));
     subject.pressure = true;
-    let claims = [claim(size(79), None)];
+    let claims = [claim(Some(size(79)), None)];
     let cause = |subject: &Subject, style| desire(&room(), subject, &claims, style).map(|desired| desired.cause);
     assert_eq!(cause(&subject, Style::Contain), Some(Cause::Share));
     assert_eq!(cause(&subject, Style::Preserve), Some(Cause::Capacity));
@@ -91,7 +91,7 @@ fn to_preserve_the_newcomer_bears_it_and_to_contain_the_grower() {
 #[test]
 fn no_limit_is_beyond_the_device_and_unit_nonsense_is_harmless() {
     let subject = using(Bytes::gib(10));
-    assert_eq!(target(&subject, &[claim(size(4096), None)]), Some((Bytes::gib(78), Cause::Capacity)));
+    assert_eq!(target(&subject, &[claim(Some(size(4096)), None)]), Some((Bytes::gib(78), Cause::Capacity)));
     // Case 24: 1000.5 MiB is 1000 MiB.
     let odd = claim(Some(Ceiling::Size(Bytes(1000 * (1 << 20) + (1 << 19)))), None);
     assert_eq!(target(&using(Bytes::ZERO), &[odd]), Some((Bytes::mib(1000), Cause::Ceiling)));
@@ -108,9 +108,9 @@ fn another_enforcer_is_an_upper_bound_that_is_never_raised_or_fought() {
         Bound { enforcer: Enforcer::Mps, bytes: Bytes::gib(30) },
         Bound { enforcer: Enforcer::Hami, bytes: Bytes::gib(16) },
     ];
-    let claims = [claim(size(40), None)];
+    let claims = [claim(Some(size(40)), None)];
     assert_eq!(target(&subject, &claims), Some((Bytes::gib(16), Cause::ManagedBy(Enforcer::Hami))));
-    let stricter = [claim(size(12), None)];
+    let stricter = [claim(Some(size(12)), None)];
     assert_eq!(target(&subject, &stricter), Some((Bytes::gib(12), Cause::Ceiling)), "ours is the tighter one");
 }
 

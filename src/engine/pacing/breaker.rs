@@ -191,7 +191,9 @@ mod tests {
     fn actions_that_fail_more_often_than_not_open_it_and_a_few_do_not() {
         let ended = |outcomes: &[bool]| {
             let mut breaker = Breaker::default();
-            outcomes.iter().for_each(|failed| breaker.record(NOW, *failed));
+            for failed in outcomes {
+                breaker.record(NOW, *failed);
+            }
             breaker.step(NOW, 0, 100);
             breaker.brake(NOW)
         };

@@ -9,6 +9,7 @@ use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table, TableState, 
 use super::Screen;
 use crate::api::view::{ContainerView, Level};
 use crate::plugin::seen::Sort;
+use crate::plugin::table::shortened;
 use crate::plugin::text::{UNKNOWN, bar, bytes, percent, rate, sparkline, time};
 
 /// How far ahead the mark in the bar shows, in seconds: the default horizon.
@@ -91,6 +92,17 @@ fn table(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     }
     let (has_namespace, has_container) = (area.width >= SLIM, area.width >= NARROW);
     let bar_width: u16 = if has_container { 20 } else { 10 };
+    let longest = |of: fn(&ContainerView) -> &str| {
+        shown.iter().map(|view| of(view).chars().count()).max().map_or(9, |length| length.clamp(9, 20) as u16)
+    };
+    // What the other columns leave, with a blank between each and the mark before the chosen line.
+    let fixed: u16 = if has_container { 9 + 20 + 8 + 6 + 6 + 9 } else { 9 + 10 + 8 + 6 + 6 + 8 };
+    let names = |is_shown: bool, of: fn(&ContainerView) -> &str| if is_shown { longest(of) } else { 0 };
+    let left = area
+        .width
+        .saturating_sub(fixed)
+        .saturating_sub(names(has_namespace, |view| &view.namespace))
+        .saturating_sub(names(has_container, |view| &view.container));
     let rows = shown.iter().map(|view| {
         let device = match (view.used_bytes, view.capacity_bytes) {
             (Some(used), Some(capacity)) => marked(view, used, capacity, bar_width.into()),
@@ -98,7 +110,7 @@ fn table(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
         };
         let names = [
             (has_namespace, Cell::from(view.namespace.clone())),
-            (true, Cell::from(view.pod.clone())),
+            (true, Cell::from(shortened(&view.pod, left.max(12).into()))),
             (has_container, Cell::from(view.container.clone())),
         ];
         let numbers = [
@@ -110,9 +122,6 @@ fn table(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
         ];
         Row::new(names.into_iter().filter_map(|(is_shown, cell)| is_shown.then_some(cell)).chain(numbers))
     });
-    let longest = |of: fn(&ContainerView) -> &str| {
-        shown.iter().map(|view| of(view).chars().count()).max().map_or(9, |length| length.clamp(9, 20) as u16)
-    };
     let columns = [
         (has_namespace, "NAMESPACE", Constraint::Length(longest(|view| &view.namespace))),
         (true, "POD", Constraint::Fill(1)),

@@ -174,7 +174,7 @@ fn device(agent: usize, gpu: usize) -> DeviceKey {
 }
 
 fn uid(agent: usize, shape: usize) -> PodUid {
-    PodUid(format!("{agent:08x}-1111-4111-8111-{shape:012x}"))
+    PodUid::from(format!("{agent:08x}-1111-4111-8111-{shape:012x}"))
 }
 
 fn pod(agent: usize, shape: usize) -> PodReport {

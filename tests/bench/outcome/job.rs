@@ -2,7 +2,7 @@
 //! checkpoints.
 
 use crate::corpus::dice::Dice;
-use crate::corpus::{Family, Kind, families, run};
+use crate::corpus::{Family, Kind, Run, families, run};
 
 /// Families that fill up gradually; the rest of the fleet does not.
 const QUIET: &[&str] = &[
@@ -49,12 +49,17 @@ impl Job {
         let name = if gradual { dice.pick(families::GRADUAL) } else { dice.pick(QUIET) };
         let family: &Family = families::ALL.iter().find(|family| family.name == name).expect("it is in the corpus");
         // A fixed range of seeds that nothing was fitted on.
-        let run = (0..).map(|_| run(family, 200_000 + dice.word() % 100_000)).find(|run| {
+        let fits = |run: &Run| {
             // One tenant whose device does not change; a leak that does fill its device.
             let plain = run.tenants.len() == 1 && run.capacity.len() == 1 && run.orphaned == 0.0;
             plain && (run.kind == Kind::Gradual) == gradual && (gradual || run.ooms.is_empty())
-        });
-        let run = run.expect("there is no end of seeds");
+        };
+        let run = loop {
+            let run = run(family, 200_000 + dice.word() % 100_000);
+            if fits(&run) {
+                break run;
+            }
+        };
         let runs_out = run.ooms.first().copied();
         let room = run.capacity[0].1;
         let mut curve = run.tenants.into_iter().next().map(|tenant| tenant.used).unwrap_or_default();

@@ -216,7 +216,7 @@ impl Operator {
                 self.devices[place].asked = Some(now);
             }
             Step::WithdrawCheckpoint { .. } => {
-                (self.devices[place].asked, self.devices[place].answered) = (None, false)
+                (self.devices[place].asked, self.devices[place].answered) = (None, false);
             }
             Step::Evict if neighbour => self.neighbours_stopped += 1,
             Step::Evict => live[place].stop(&jobs[place], now),

@@ -344,7 +344,7 @@ async fn the_server_takes_what_a_handle_writes_and_refuses_it_for_a_successor() 
     define(&world).await?;
     let client = controller(&world).await?;
     let scene = Scene::open(&world, "calm-handles").await?;
-    let merge = PatchParams::apply("gpumem-controller");
+    let ours = PatchParams { field_manager: Some("gpumem-controller".to_owned()), ..PatchParams::default() };
     let gang = json!({"completionMode": "Indexed", "parallelism": 2, "completions": 2});
     create(&scene, "jobs", job("gang", &gang), None).await?;
     let set_of_jobs = other("jobset.x-k8s.io/v1alpha2", "JobSet", "set", json!({}));
@@ -374,35 +374,41 @@ async fn the_server_takes_what_a_handle_writes_and_refuses_it_for_a_successor() 
     let jobs = handle.target.api(world.client.clone());
     let alone = json!({"spec": {"completions": 3}});
     ensure!(jobs.patch("gang", &PatchParams::default(), &Patch::Merge(alone)).await.is_err(), "completions alone");
-    let grown = jobs.patch("gang", &PatchParams::default(), &Patch::Merge(handle.patch(3))).await?;
+    let version = version_of(&jobs.get("gang").await?);
+    let grown = jobs.patch("gang", &PatchParams::default(), &Patch::Merge(handle.patch(3, &version))).await?;
     assert_eq!(handle.replicas_of(&grown), Some(3));
 
-    // Replicas that nobody wrote are taken without force, and then somebody else's write is a conflict.
+    // Replicas that nobody wrote are taken; what was written since, or to another object of the name, is a conflict.
     let handle = look(&scene, &client, "web").await?.1.scale.map_err(|why| anyhow::anyhow!("{why}"))?;
     let deployments = handle.target.api(world.client.clone());
     let subresource = handle.subresource().context("a subresource")?;
     let write = |patch: Value| {
-        let (deployments, merge) = (deployments.clone(), merge.clone());
-        async move { deployments.patch_subresource(subresource, "web", &merge, &Patch::Apply(patch)).await }
+        let (deployments, ours) = (deployments.clone(), ours.clone());
+        async move {
+            match deployments.patch_subresource(subresource, "web", &ours, &Patch::Merge(patch)).await {
+                Ok(_) => Ok(200),
+                Err(kube::Error::Api(status)) => Ok(status.code),
+                Err(error) => Err(error),
+            }
+        }
     };
+    let old = version_of(&deployments.get("web").await?);
     let mut stranger = handle.clone();
     "another".clone_into(&mut stranger.target.uid);
-    match write(stranger.patch(2)).await {
-        Err(kube::Error::Api(status)) => eprintln!("scale: an apply for another UID is answered {}", status.code),
-        other => anyhow::bail!("scale: an apply for another UID was answered {other:?}"),
-    }
-    write(handle.patch(2)).await?;
+    assert_eq!(write(stranger.patch(2, &old)).await?, 409, "for another UID");
+    until("a write between two changes of its status", Duration::from_mins(1), || async {
+        let version = version_of(&deployments.get("web").await?);
+        Ok((write(handle.patch(2, &version)).await? == 200).then_some(()))
+    })
+    .await?;
+    assert_eq!(write(handle.patch(4, &old)).await?, 409, "for an older version");
     assert_eq!(handle.replicas_of(&deployments.get("web").await?), Some(2));
-    ensure!(look(&scene, &client, "web").await?.1.scale.is_ok(), "what we own ourselves is ours to write");
+    ensure!(look(&scene, &client, "web").await?.1.scale.is_ok(), "what we wrote ourselves is ours to write");
     let theirs =
         json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "web"}, "spec": {"replicas": 3}});
     deployments
         .patch_subresource("scale", "web", &PatchParams::apply("somebody").force(), &Patch::Apply(theirs))
         .await?;
-    match write(handle.patch(4)).await {
-        Err(kube::Error::Api(status)) => assert_eq!(status.code, 409, "{status:?}"),
-        other => anyhow::bail!("somebody's replicas were overwritten: {other:?}"),
-    }
     assert_eq!(says(&look(&scene, &client, "web").await?.1).2, "ReplicasOwnedByOther");
     scene.close().await
 }
@@ -416,6 +422,10 @@ fn leaking(scene: &Scene<'_>, name: &str, gpu: u32, policy: Option<Value>) -> Va
         object["spec"]["podFailurePolicy"] = policy;
     }
     object
+}
+
+fn version_of(object: &DynamicObject) -> String {
+    object.metadata.resource_version.clone().unwrap_or_default()
 }
 
 /// Adds a container that does not hear SIGTERM, so that the pod fails when it is told to end: the simulated trainer alone

@@ -89,7 +89,7 @@ impl Judge {
             let rest = rest.min(Duration::from_hours(6).max(policy.disruption.cooldown));
             promise!(now.since(last.recorded) >= rest, "ignores the cool-down of {rest:?}");
         }
-        self.within(
+        within(
             now,
             self.disruptions(),
             act.blast,
@@ -98,36 +98,9 @@ impl Judge {
         )?;
         let of = |budget: Allowance| (budget.concurrent, budget.per_hour);
         let (at_once, hourly) = of(admin.cluster);
-        self.within(now, self.disruptions(), act.blast, at_once, hourly)?;
+        within(now, self.disruptions(), act.blast, at_once, hourly)?;
         let (at_once, hourly) = of(admin.node);
-        self.within(
-            now,
-            self.disruptions().filter(|real| real.act.pod.node == act.pod.node),
-            act.blast,
-            at_once,
-            hourly,
-        )
-    }
-
-    fn within<'a>(
-        &self,
-        now: Stamp,
-        of: impl Iterator<Item = &'a Real> + Clone,
-        blast: u32,
-        at_once: Option<u32>,
-        hourly: Option<u32>,
-    ) -> Result<(), Broken> {
-        let concurrent: u32 = of.clone().filter(|real| !real.recovered).map(|real| real.act.blast).sum();
-        promise!(
-            at_once.is_none_or(|max| concurrent + blast <= max),
-            "{concurrent} and {blast} pods at once, {at_once:?} allowed"
-        );
-        let lately: u32 = of.filter(|real| now.0 - real.recorded.0 < HOUR).map(|real| real.act.blast).sum();
-        promise!(
-            hourly.is_none_or(|max| lately + blast <= max),
-            "{lately} and {blast} pods in an hour, {hourly:?} allowed"
-        );
-        Ok(())
+        within(now, self.disruptions().filter(|real| real.act.pod.node == act.pod.node), act.blast, at_once, hourly)
     }
 
     /// Of a call just before it takes effect.
@@ -152,4 +125,25 @@ impl Judge {
         self.real.push(Real { id: id.to_owned(), recorded, called: world.now, act: act.clone(), recovered: false });
         Ok(())
     }
+}
+
+/// Whether so many more pods are within a budget.
+fn within<'a>(
+    now: Stamp,
+    of: impl Iterator<Item = &'a Real> + Clone,
+    blast: u32,
+    at_once: Option<u32>,
+    hourly: Option<u32>,
+) -> Result<(), Broken> {
+    let concurrent: u32 = of.clone().filter(|real| !real.recovered).map(|real| real.act.blast).sum();
+    promise!(
+        at_once.is_none_or(|max| concurrent + blast <= max),
+        "{concurrent} and {blast} pods at once, {at_once:?} allowed"
+    );
+    let lately: u32 = of.filter(|real| now.0 - real.recorded.0 < HOUR).map(|real| real.act.blast).sum();
+    promise!(
+        hourly.is_none_or(|max| lately + blast <= max),
+        "{lately} and {blast} pods in an hour, {hourly:?} allowed"
+    );
+    Ok(())
 }

@@ -54,7 +54,7 @@ impl Tally {
 }
 
 const SEND_WITHIN: Duration = Duration::from_secs(20);
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 #[derive(Clone, Debug)]
 struct Intent {

@@ -39,6 +39,7 @@ pub struct Pod {
 }
 
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "one flag for each lever that it may lack")]
 pub struct Owner {
     pub name: String,
     pub pods: Vec<Pod>,
@@ -63,7 +64,7 @@ pub struct World {
 impl World {
     pub fn new(dice: &mut Dice) -> Self {
         let mut world = Self { now: Stamp(1_000_000), owners: Vec::new(), born: 0 };
-        for place in 0..1 + (dice.unit() * 4.0) as usize {
+        for place in 0..=(dice.unit() * 4.0) as usize {
             let desired = 1 + (dice.unit() * 3.0) as usize;
             let mut owner = Owner {
                 name: format!("w{place}"),
@@ -184,14 +185,22 @@ impl World {
                 }
             }
             Step::RequestCheckpoint { timeout } => {
-                let request =
-                    Request { id: id.to_owned(), pod: act.pod.uid.0.clone(), deadline: now + *timeout, done: false };
+                let request = Request {
+                    id: id.to_owned(),
+                    pod: act.pod.uid.as_str().to_owned(),
+                    deadline: now + *timeout,
+                    done: false,
+                };
                 let pod = self.owners[place].pods.iter_mut().find(|pod| own(pod));
-                pod.into_iter().for_each(|pod| pod.request = Some(request.clone()));
+                if let Some(pod) = pod {
+                    pod.request = Some(request);
+                }
             }
             Step::WithdrawCheckpoint { .. } => {
                 let pod = self.owners[place].pods.iter_mut().find(|pod| own(pod));
-                pod.into_iter().for_each(|pod| pod.request = None);
+                if let Some(pod) = pod {
+                    pod.request = None;
+                }
             }
         }
     }
