@@ -1,12 +1,10 @@
 //! Changes the number of a workload's pods, where nobody else owns that number.
 //!
-//! `/scale` is written by server-side apply under our own name and without force: where an autoscaler, a GitOps tool or a
-//! person owns the number, the server answers with a conflict that names them, and they keep it. A Job has no `/scale`; its
-//! `parallelism` is patched. Both carry the object's version.
+//! Whoever owns the number by the object's own record (an autoscaler, a GitOps tool, a person) keeps it: that is looked at just
+//! before the call, and the patch carries the version that was looked at. A Job has no `/scale`; its `parallelism` is patched.
 
 use gpumem_engine::decision::Hold;
 use kube::api::{DynamicObject, Patch, PatchParams};
-use serde_json::json;
 
 use super::{Context, Intent, Outcome, Seen, answer, changed, done, or_changed};
 use crate::api::names::FIELD_MANAGER;
@@ -20,11 +18,10 @@ pub async fn send(ctx: &Context, intent: &Intent, handle: &ScaleHandle, to: u32,
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PatchParams::default()
     };
-    let mut patch = handle.patch(to);
-    patch["metadata"]["resourceVersion"] = json!(seen.version());
+    let patch = handle.patch(to, seen.version().unwrap_or_default());
     let name = &handle.target.name;
     let outcome = if handle.subresource().is_some() {
-        answer(ctx, api.patch_scale(name, &params, &Patch::Apply(&patch)), done(intent)).await
+        answer(ctx, api.patch_scale(name, &params, &Patch::Merge(&patch)), done(intent)).await
     } else {
         answer(ctx, api.patch(name, &params, &Patch::Merge(&patch)), done(intent)).await
     };
@@ -33,6 +30,9 @@ pub async fn send(ctx: &Context, intent: &Intent, handle: &ScaleHandle, to: u32,
 
 /// What a look at the object means for scaling it.
 pub fn may_scale(handle: &ScaleHandle, object: Option<&DynamicObject>, from: u32) -> Result<(), Hold> {
+    if let Some(by) = object.and_then(|object| handle.owned_by(object)) {
+        return Err(Hold::ReplicasOwnedByOther { by });
+    }
     match object.map(|object| handle.replicas_of(object)) {
         None => Err(changed("the workload is gone")),
         Some(None) => Err(changed("another workload took its name")),
