@@ -1,8 +1,7 @@
 //! Changes the number of a workload's pods, where nobody else owns that number.
 //!
-//! `/scale` is patched in the version of the object in which nobody else was found to own the number: where an autoscaler, a
-//! GitOps tool or a person owns it, they keep it, and whatever was written since is answered with a conflict. A Job has no
-//! `/scale`; its `parallelism` is patched in the same way.
+//! Whoever owns the number by the object's own record (an autoscaler, a GitOps tool, a person) keeps it: that is looked at just
+//! before the call, and the patch carries the version that was looked at. A Job has no `/scale`; its `parallelism` is patched.
 
 use gpumem_engine::decision::Hold;
 use kube::api::{DynamicObject, Patch, PatchParams};
@@ -19,8 +18,7 @@ pub async fn send(ctx: &Context, intent: &Intent, handle: &ScaleHandle, to: u32,
         field_manager: Some(FIELD_MANAGER.to_owned()),
         ..PatchParams::default()
     };
-    let Some(version) = seen.version() else { return Outcome::Withdrawn(changed("its version is not known")) };
-    let patch = handle.patch(to, version);
+    let patch = handle.patch(to, seen.version().unwrap_or_default());
     let name = &handle.target.name;
     let outcome = if handle.subresource().is_some() {
         answer(ctx, api.patch_scale(name, &params, &Patch::Merge(&patch)), done(intent)).await
@@ -32,6 +30,9 @@ pub async fn send(ctx: &Context, intent: &Intent, handle: &ScaleHandle, to: u32,
 
 /// What a look at the object means for scaling it.
 pub fn may_scale(handle: &ScaleHandle, object: Option<&DynamicObject>, from: u32) -> Result<(), Hold> {
+    if let Some(by) = object.and_then(|object| handle.owned_by(object)) {
+        return Err(Hold::ReplicasOwnedByOther { by });
+    }
     match object.map(|object| handle.replicas_of(object)) {
         None => Err(changed("the workload is gone")),
         Some(None) => Err(changed("another workload took its name")),

@@ -145,6 +145,11 @@ impl ScaleHandle {
         json!({"metadata": {"uid": self.target.uid, "resourceVersion": resource_version}, "spec": spec})
     }
 
+    /// Who else owns the number, by the live object's own record of its managers.
+    pub fn owned_by(&self, object: &DynamicObject) -> Option<String> {
+        super::replicas::manager(object, self.write)
+    }
+
     /// Reads the number back from the live object (not from its Scale); `None` for another object of the name. A number
     /// that is absent is 1, every kind's default; one that is no count is 0.
     pub fn replicas_of(&self, object: &DynamicObject) -> Option<u32> {
