@@ -30,6 +30,7 @@ mod memory;
 mod target;
 
 pub use memory::{Looked, Memory};
+pub(super) use target::Selection;
 
 /// One policy, and the pods it governs.
 #[derive(Clone, Debug)]
@@ -76,7 +77,7 @@ pub async fn observe(
     for object in policies {
         let mut one = accept(ctx, stock, object);
         if let Ok(policy) = &one.policy {
-            let selected = match target::Selection::of(&object.spec.target) {
+            let selected = match Selection::of(&object.spec.target) {
                 Ok(selection) => {
                     let found = fetch(policy, &|pod| selection.may_select(pod));
                     selection.narrow(ctx, memory, now, found).await

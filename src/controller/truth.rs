@@ -4,6 +4,10 @@
 //! follows from each exactly once: counters and Events. The profile's compare-and-swap is the fence: whoever adds an entry
 //! counts it, so neither a restart nor a change of leader counts an OOM twice. All this is after the fact and decides no
 //! action; each round does a bounded amount of it.
+//!
+//! Of a container that no policy governs only the metric is kept: nobody asked for anything in its namespace, so nothing is
+//! written there. What was counted is then remembered by the leader alone. A new one counts what ended since it leads, so
+//! that nothing is counted twice; an OOM between two leaders is not counted.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -25,13 +29,11 @@ use super::observe::{Memory, Observed};
 use super::profile::{self, Lesson};
 use super::reconcile::Done;
 use super::report::event::{self, Whom};
-use crate::api::policy::GpuMemoryPolicy;
 use crate::api::usage::PodReport;
 
 mod death;
-
+mod governed;
 mod misfit;
-
 mod peak;
 
 /// Profiles written for one purpose in one round at most; the rest waits for the next round.
@@ -218,8 +220,9 @@ async fn settle(
     is_last: bool,
     now: &Now,
 ) -> bool {
+    let policy = governed::by(ctx, memory, observed, &ended.pod, now).await;
     let key = (ended.pod.uid.clone(), ended.end.container.clone());
-    let governed = memory.truth.governed.get(&key).cloned();
+    let governed = memory.truth.governed.get(&key).filter(|_| policy.is_some()).cloned();
     let at = parse_rfc3339(&ended.end.finished_at).unwrap_or(now.stamp).min(now.stamp);
     // An agent's word alone writes nothing into anybody's namespace. Of a pod that is gone the warning is still judged.
     let confirmed = memory.confirmed(ctx, now, &ended.node, &ended.pod, RETRY).await;
@@ -235,6 +238,10 @@ async fn settle(
         info!(pod = ended.pod.name, container = ended.end.container, %why, "end of a container not confirmed by the API");
         return is_last;
     }
+    let Some(policy) = policy else {
+        governed::only_count(ctx, ended, at, now).await;
+        return true;
+    };
     let workload = match &governed {
         Some(governed) => governed.workload.clone(),
         None => match workload_of(ctx, memory, &ended.pod, is_last, now).await {
@@ -251,8 +258,7 @@ async fn settle(
         ctx.metrics.failed("truth", why);
     }
     let is_news = now.stamp.since(at) < NEWS;
-    let policy = governed.as_ref().and_then(|governed| object(observed, &governed.policy));
-    let whom = Whom { pod: &ended.pod, node: &ended.node, workload: &workload, policy };
+    let whom = Whom { pod: &ended.pod, node: &ended.node, workload: &workload, policy: Some(&*policy) };
     match &found.death {
         Death::GpuOom(report) => {
             let declared = ctx.fleet().declared(&ended.pod.uid);
@@ -304,10 +310,6 @@ async fn settle(
 
 fn event_of(ended: &Ended, at: Stamp, what: What) -> Event {
     Event { pod: ended.pod.uid.to_string(), container: ended.end.container.clone(), at, what }
-}
-
-fn object<'a>(observed: &'a [Observed], key: &PolicyKey) -> Option<&'a GpuMemoryPolicy> {
-    observed.iter().find(|one| one.key == *key).map(|one| &*one.object)
 }
 
 /// The workload that a pod belongs to: its top owner, or the pod itself. `None` while the owners cannot be read.
