@@ -286,6 +286,55 @@ async fn a_freeze_is_asked_for_refused_where_it_would_do_harm_and_taken_back() {
     assert_eq!(entries(&cluster).len(), 1);
 }
 
+/// The agent reports both pods of `train` on one device, or the first alone.
+fn neighbours(cluster: &Cluster, is_shared: bool, limits: Vec<LimitReport>) -> UsageReport {
+    let mut report = agent(cluster, limits);
+    report.series[0].container_id = cluster.reports[0].pod.uid.as_str().into();
+    if is_shared {
+        let other = cluster.reports[1].pod.clone();
+        let series = report.series[0].clone();
+        report.series.push(SeriesReport { pod: other.uid.clone(), container_id: other.uid.as_str().into(), ..series });
+        report.pods.push(other);
+        report.devices[0].memory.as_mut().unwrap().used = Bytes::gib(20);
+        report.devices[0].memory.as_mut().unwrap().free = Bytes::gib(60);
+    }
+    report
+}
+
+#[tokio::test]
+async fn a_limit_that_holds_beside_a_neighbour_is_enough_and_alone_on_the_device_it_is_not() {
+    for is_shared in [true, false] {
+        let mut cluster = Cluster::new();
+        cluster.deployment("train", 2);
+        cluster.world().put("", "nodes", json!({"metadata": {"name": NODE, "uid": "node-uid"}}));
+        cluster.policy("p", "train", |spec| {
+            spec["actions"] = json!([{"type": "LimitGrowth"}, {"type": "Evict"}]);
+            spec["growthLimit"] = kernel("40Gi");
+            spec["prediction"]["warmUpSeconds"] = json!(0);
+        });
+        cluster.report("train-0", 0.05);
+        cluster.report("train-1", 0.05);
+        let mut controller = Controller::start(&cluster, "c1");
+        let uid = cluster.reports[0].pod.uid.clone();
+        let applied = LimitReport {
+            pod: uid.clone(),
+            container_id: uid.as_str().into(),
+            ..read_back(LimitPhase::Applied, Some(40), Some(40))
+        };
+        for probability in [0.05, 0.05, 0.95, 0.95, 0.95] {
+            cluster.change_report("train-0", |report| report.outlook = crate::cluster::risk(probability, 600));
+            let report = neighbours(&cluster, is_shared, vec![applied.clone()]);
+            let merged = controller.ctx.fleet().merge(NODE, report, cluster.now().instant);
+            assert!(merged.accepted && merged.faults.is_empty(), "{merged:?}");
+            controller.round(&mut cluster).await;
+        }
+        if is_shared {
+            assert_eq!(cluster.condition("p", "ActionAllowed"), "False/LimitHolds");
+        }
+        assert_eq!(cluster.calls().len(), usize::from(!is_shared), "{is_shared}");
+    }
+}
+
 #[tokio::test]
 async fn the_uninstallation_tells_every_node_to_release_and_waits_for_it() {
     let mut cluster = cluster(&kernel("40Gi"));

@@ -342,6 +342,7 @@ async fn an_agents_word_about_a_pod_that_the_api_does_not_know_writes_nothing() 
     cluster.policy("p", "train", |spec| spec["mode"] = json!("Observe"));
     let pod = reported(&mut cluster, "train-0");
     let mut controller = Controller::start(&cluster, "c1");
+    cluster.reports.clear();
     let invented = PodReport { uid: "invented".into(), ..pod };
     ended(&cluster, &controller, &invented, &end(&cluster, 1, "Error", MESSAGE));
     controller.slow_rounds(&mut cluster, 70).await;
@@ -398,6 +399,21 @@ async fn an_eviction_makes_a_warning_averted_and_a_risk_that_clears_a_false_alar
 }
 
 #[tokio::test]
+async fn a_suspension_averts_the_ooms_of_all_pods_of_its_workload() {
+    let mut cluster = Cluster::new();
+    cluster.job("tune", 2);
+    cluster.policy("p", "tune", |spec| {
+        spec["actions"] = json!([{"type": "SuspendWorkload"}]);
+        spec["disruption"]["maxConcurrent"] = json!(2);
+    });
+    cluster.all_at_risk("tune");
+    let mut controller = Controller::start(&cluster, "c1");
+    controller.rounds(&mut cluster, 3).await;
+    let acted: Vec<bool> = status(&cluster).warnings.iter().map(|warning| warning.acted).collect();
+    assert_eq!(acted, [true, true]);
+}
+
+#[tokio::test]
 async fn the_third_oom_of_a_job_at_one_peak_is_told_before_the_fourth() {
     let mut cluster = Cluster::new();
     cluster.world().put(
@@ -425,6 +441,23 @@ async fn the_third_oom_of_a_job_at_one_peak_is_told_before_the_fourth() {
     let mut told = cluster.events("Job");
     told.sort();
     assert_eq!(told, ["GpuMemoryOutOfMemory", "GpuMemoryOutOfMemory", "GpuMemoryOutOfMemory", "GpuMemoryRestartLoop"]);
+}
+
+#[tokio::test]
+async fn a_workload_in_a_restart_loop_is_not_evicted_and_its_policy_says_why() {
+    let mut cluster = Cluster::new();
+    cluster.deployment("train", 4);
+    cluster.policy("p", "train", |_| {});
+    let mut controller = Controller::start(&cluster, "c1");
+    for attempt in 0..3 {
+        let pod = reported(&mut cluster, &format!("train-{attempt}"));
+        ended(&cluster, &controller, &pod, &end(&cluster, 1, "Error", MESSAGE));
+        cluster.reports.clear();
+        controller.rounds(&mut cluster, 60).await;
+    }
+    cluster.report("train-3", 0.95);
+    controller.rounds(&mut cluster, 20).await;
+    assert_eq!((cluster.calls().len(), cluster.condition("p", "ActionAllowed")), (0, "False/RestartLoop".to_owned()));
 }
 
 #[tokio::test]
