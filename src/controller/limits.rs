@@ -30,7 +30,7 @@ mod node;
 mod release;
 mod tell;
 
-pub use freeze::{FreezeRequest, Refusal, freeze_state, release_freeze, request_freeze};
+pub use freeze::{FreezeRequest, Refusal, freeze_state, is_asked_for, may_freeze, release_freeze, request_freeze};
 pub use node::status;
 pub use release::{delete_all, release};
 pub use tell::tell;
@@ -170,6 +170,7 @@ pub async fn hold(ctx: &Context, memory: &mut Memory, observed: &[Observed], bra
     if !node::list(ctx, now).await {
         return;
     }
+    freeze::release_orphans(ctx, observed);
     let mut lines = BTreeMap::new();
     let mut wanted = Vec::new();
     for one in observed {

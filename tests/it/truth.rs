@@ -252,6 +252,8 @@ async fn a_crash_before_the_answer_is_known_neither_loses_nor_doubles_an_oom() {
         ended(&cluster, &controller, &pod, &end);
         cluster.world().crash_at(request, crash);
         controller.dies_within(&mut cluster, 3).await;
+        // Where there were fewer requests than that, the next process is not to meet it.
+        cluster.world().crash_at(1_000_000, crash);
         let mut next = Controller::start(&cluster, "c2");
         ended(&cluster, &next, &pod, &end);
         next.rounds(&mut cluster, 3).await;
