@@ -60,7 +60,7 @@ async fn send(ctx: &Context, intent: &Intent, seen: &Seen, now: &Now) -> Outcome
         (Action::Evict, _) => evict::send(ctx, intent).await,
         (Action::RequestCheckpoint { .. }, _) => checkpoint::request(ctx, intent, seen).await,
         (Action::WithdrawCheckpoint { .. }, _) => checkpoint::take_back(ctx, intent, seen).await,
-        (Action::SuspendToHost, _) => suspend_to_host::send(ctx, intent, seen, now).await,
+        (Action::SuspendToHost, _) => Box::pin(suspend_to_host::send(ctx, intent, seen, now)).await,
         (Action::SuspendWorkload { .. }, Some(Lever::Suspend(handle))) => {
             suspend::suspend(ctx, intent, handle, seen).await
         }

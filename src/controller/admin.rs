@@ -75,7 +75,7 @@ pub struct Limits {
 pub struct Budgets {
     /// Of the cluster.
     #[serde(default)]
-    pub cluster: Budget,
+    pub cluster: ClusterBudget,
     /// Of each namespace.
     #[serde(default)]
     pub namespace: Budget,
@@ -92,6 +92,18 @@ pub struct Budget {
     pub max_concurrent: Option<u32>,
     /// Pods disrupted within any hour.
     pub max_per_hour: Option<u32>,
+}
+
+/// The cluster's budget; what is absent does not limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ClusterBudget {
+    /// Pods in disruption at once.
+    pub max_concurrent: Option<u32>,
+    /// Pods disrupted within any hour.
+    pub max_per_hour: Option<u32>,
+    /// Percent of the pods that hold GPU memory in disruption at once; at least one pod may.
+    pub max_percent: Option<u32>,
 }
 
 /// The breaker's switch.
@@ -112,8 +124,10 @@ impl Limits {
     /// As decisions see them.
     pub fn budgets(&self) -> AdminBudgets {
         let of = |budget: Budget| Allowance { concurrent: budget.max_concurrent, per_hour: budget.max_per_hour };
+        let ClusterBudget { max_concurrent, max_per_hour, max_percent } = self.budgets.cluster;
         AdminBudgets {
-            cluster: of(self.budgets.cluster),
+            cluster: Allowance { concurrent: max_concurrent, per_hour: max_per_hour },
+            percent: max_percent,
             namespace: of(self.budgets.namespace),
             node: of(self.budgets.node),
             ..AdminBudgets::default()
@@ -165,9 +179,10 @@ mod tests {
     #[test]
     fn what_the_chart_writes_is_read() {
         let text = r#"{"allowedNamespaces":["team-a"],"breaker":{"enabled":false},
-            "budgets":{"cluster":{"maxConcurrent":2,"maxPerHour":6},"node":{"maxPerHour":0}}}"#;
+            "budgets":{"cluster":{"maxConcurrent":2,"maxPerHour":6,"maxPercent":5},"node":{"maxPerHour":0}}}"#;
         let read = limits(text).unwrap();
         assert_eq!(read.budgets().cluster, Allowance { concurrent: Some(2), per_hour: Some(6) });
+        assert_eq!(read.budgets().percent, Some(5));
         assert_eq!(read.budgets().namespace, Allowance::default(), "what is absent does not limit");
         assert_eq!(read.budgets().node.per_hour, Some(0));
         assert!(!read.breaker.enabled);
@@ -183,7 +198,7 @@ mod tests {
         for text in [r#"{"budgets":[]}"#, r#"{"budgets":{"node":[]}}"#, r#"{"breaker":[true]}"#] {
             assert_eq!(limits(text).unwrap_err().kind(), "limits_malformed", "{text}");
         }
-        for text in [r#"{"budgets":{"node":{"maxPerHour":-1}}}"#, r#"{"budgets":{"node":{"maxPerHour":1.5}}}"#] {
+        for text in [r#"{"budgets":{"node":{"maxPerHour":-1}}}"#, r#"{"budgets":{"node":{"maxPercent":5}}}"#] {
             assert_eq!(limits(text).unwrap_err().kind(), "limits_malformed", "{text}");
         }
         assert_eq!(Limits::of("limits", None).unwrap_err().kind(), "limits_missing");

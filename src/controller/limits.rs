@@ -146,10 +146,11 @@ pub fn standing(
         Some(LimitState {
             phase: LimitPhase::Unsupported | LimitPhase::Refused | LimitPhase::Drift, reason, ..
         }) => Known::Unsupported { why: reason },
-        // What is read back as frozen or without a size is no limit.
-        Some(LimitState { phase: LimitPhase::Applied | LimitPhase::Frozen | LimitPhase::Cleared, .. }) => Known::NotSet,
         None if node::entry(ctx, node, &key).is_some() => Known::Pending { since: since() },
-        None => Known::NotSet,
+        // What is read back as frozen or without a size is no limit.
+        Some(LimitState { phase: LimitPhase::Applied | LimitPhase::Frozen | LimitPhase::Cleared, .. }) | None => {
+            Known::NotSet
+        }
     }
 }
 

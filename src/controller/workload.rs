@@ -150,8 +150,8 @@ pub struct PodFacts {
     pub grace: Duration,
     /// What the application says of a checkpoint: the id of a request. Anybody who may write the pod may write this.
     pub checkpoint_done: Option<String>,
-    /// Whether a liveness probe runs a command in one of its containers.
-    pub has_exec_probe: bool,
+    /// Its containers whose liveness probe runs a command in them.
+    pub exec_probes: Vec<String>,
     /// Since when each container runs.
     pub started: BTreeMap<String, Stamp>,
 }
@@ -190,10 +190,13 @@ impl PodFacts {
                 u64::try_from(seconds).map_or(Duration::from_secs(1), Duration::from_secs)
             }),
             checkpoint_done: annotation(ANNOTATION_CHECKPOINT_DONE),
-            has_exec_probe: spec.is_some_and(|spec| {
-                let probes = spec.containers.iter().filter_map(|container| container.liveness_probe.as_ref());
-                probes.into_iter().any(|probe| probe.exec.is_some())
-            }),
+            exec_probes: spec
+                .map(|spec| spec.containers.as_slice())
+                .unwrap_or_default()
+                .iter()
+                .filter(|container| container.liveness_probe.as_ref().is_some_and(|probe| probe.exec.is_some()))
+                .map(|container| container.name.clone())
+                .collect(),
             started: status
                 .and_then(|status| status.container_statuses.as_deref())
                 .unwrap_or_default()

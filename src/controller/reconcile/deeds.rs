@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpumem_engine::decision::{Act, Decision, Step, Workload};
-use gpumem_engine::pacing::{Deeds, Stamp};
+use gpumem_engine::pacing::{AdminBudgets, Deeds, Stamp};
 use gpumem_engine::policy::{Disruption, Mode, PolicyKey};
 use gpumem_engine::quantity::Bytes;
 use tracing::{info, warn};
@@ -121,7 +121,7 @@ pub fn gather(ctx: &Context, stock: &Stock, observed: &[Observed], now: &Now) ->
     Deeds {
         leading_since: now.stamp_of(ctx.leadership.borrow().since),
         brake: stock.brake(now.stamp),
-        admin: stock.budgets(),
+        admin: AdminBudgets { gpu_pods: u32::try_from(ctx.fleet().counts().pods).ok(), ..stock.budgets() },
         deeds: stock.ledger.as_ref().map(|ledger| ledger.deeds(now.stamp)).unwrap_or_default(),
         histories: histories.collect(),
     }

@@ -175,7 +175,7 @@ fn to_host(links: &[Link<'_>], facts: &PodFacts) -> Result<(), Hold> {
     if links.iter().map(Link::pods).max().unwrap_or(1) > 1 {
         return Err(no(lever, "workload of several pods"));
     }
-    if facts.has_exec_probe {
+    if !facts.exec_probes.is_empty() {
         return Err(no(lever, "pod whose liveness probe runs a command in it"));
     }
     Ok(())

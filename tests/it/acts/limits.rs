@@ -40,6 +40,20 @@ async fn limits_hold_at_once_when_they_are_edited_and_end_with_the_next_edit() {
 }
 
 #[tokio::test]
+async fn a_share_of_the_clusters_pods_limits_all_policies_together_and_is_at_least_one_pod() {
+    let mut cluster = leaking();
+    cluster.deployment("serve", 2);
+    cluster.policy("q", "serve", |_| {});
+    cluster.report("serve-0", 0.95);
+    cluster.limit(&json!({"budgets": {"cluster": {"maxPercent": 5}}}));
+    let mut controller = Controller::start(&cluster, "c1");
+    controller.rounds(&mut cluster, 30).await;
+    assert_eq!(cluster.evicted(), 1);
+    let held = ["p", "q"].map(|policy| cluster.condition(policy, "ActionAllowed"));
+    assert!(held.contains(&"False/ClusterBudgetExhausted".to_owned()), "{held:?}");
+}
+
+#[tokio::test]
 async fn limits_that_are_missing_or_cannot_be_read_stop_all_actions() {
     let mut cluster = leaking();
     cluster.limits = Some("limits".to_owned());
