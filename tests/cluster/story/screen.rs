@@ -32,8 +32,12 @@ impl Screen {
         if self.is_terminal && self.drawn > 0 {
             let _ = write!(out, "\x1b[{}A\x1b[J", self.drawn);
         }
-        for (at, object, reason, note) in &story.events[self.events_shown..] {
-            let _ = writeln!(out, "  {:>3} s  Event {reason} on {object}: {note}", at.as_secs());
+        for (index, (at, object, reason, note)) in story.events.iter().enumerate().skip(self.events_shown) {
+            // Pod, owner and policy get the same Event; one of them is enough to read.
+            if story.events[..index].iter().any(|(_, _, r, n)| (r, n) == (reason, note)) {
+                continue;
+            }
+            let _ = writeln!(out, "{:>5} s  Event {reason} on {object}:\n{}", at.as_secs(), wrapped(note));
         }
         self.events_shown = story.events.len();
         let table = table(frame);
@@ -48,6 +52,24 @@ impl Screen {
 const LINE: usize = 100;
 /// GPUs told of in one line.
 const GPUS: usize = 3;
+
+/// A text in lines that fit, set in as far as the table's clock.
+fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        if line > 0 && line + 1 + word.chars().count() > LINE - 10 {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.iter().map(|line| format!("         {line}")).collect::<Vec<_>>().join("\n")
+}
 
 /// Text of one frame.
 pub fn table(frame: &Frame) -> String {
@@ -64,13 +86,13 @@ pub fn table(frame: &Frame) -> String {
         lines.push(format!("{clock}  {}", some.join("  ")));
     }
     lines.push(format!(
-        "  {:<35} {:<16} {:>8} {:>10} {:>7} {:>6}  RISK",
+        "  {:<34} {:<17} {:>8} {:>10} {:>7} {:>6}  RISK",
         "POD", "STATE", "USED", "GROWTH", "P 5 MIN", "OOM IN"
     ));
     lines.extend(frame.pods.iter().map(row));
     for job in &frame.suspended {
         let whose = if job.is_ours { "suspended by gpumem" } else { "suspended by somebody else" };
-        lines.push(format!("  {:<35} {whose}", format!("Job {}", job.role.name())));
+        lines.push(format!("  {:<34} {whose}", format!("Job {}", job.role.name())));
     }
     lines.iter().fold(String::new(), |out, line| out + &line.chars().take(LINE).collect::<String>() + "\n")
 }
@@ -92,7 +114,7 @@ fn row(pod: &PodView) -> String {
         _ => pod.state.clone(),
     };
     format!(
-        "  {:<35} {:<16} {:>8} {:>10} {:>7} {:>6}  {}",
+        "  {:<34} {:<17} {:>8} {:>10} {:>7} {:>6}  {}",
         pod.name,
         state,
         shown(pod.used.map(|bytes| format!("{:.1} GiB", gib(bytes)))),
