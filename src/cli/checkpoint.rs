@@ -261,16 +261,12 @@ pub async fn save(command: &[String], id: &str, limit: Duration) -> Result<(), U
     let mut command = Command::new(program);
     command.args(arguments).env("GPUMEM_CHECKPOINT_REQUEST", id).kill_on_drop(true);
     let mut child = command.spawn().map_err(Unanswered::Start)?;
-    match timeout(limit, child.wait()).await {
-        Ok(ended) => {
-            let status = ended.map_err(Unanswered::Wait)?;
-            if status.success() { Ok(()) } else { Err(Unanswered::Failed(status)) }
-        }
-        Err(_) => {
-            tell_to_end(&mut child).await;
-            Err(Unanswered::Late)
-        }
-    }
+    let Ok(ended) = timeout(limit, child.wait()).await else {
+        tell_to_end(&mut child).await;
+        return Err(Unanswered::Late);
+    };
+    let status = ended.map_err(Unanswered::Wait)?;
+    if status.success() { Ok(()) } else { Err(Unanswered::Failed(status)) }
 }
 
 /// A command that hears SIGTERM can remove what it wrote by half.

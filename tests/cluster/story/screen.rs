@@ -107,6 +107,7 @@ fn row(pod: &PodView) -> String {
         Some(_) => "CRITICAL",
     };
     let state = match (pod.exit_code, pod.limit) {
+        _ if pod.state != "Running" => pod.state.clone(),
         (Some(code), _) if pod.restarts > 0 => format!("{} (exit {code})", pod.state),
         _ if pod.is_saved => format!("{}, saved", pod.state),
         _ if pod.is_asked => format!("{}, asked", pod.state),
