@@ -49,18 +49,18 @@ pub async fn take(ctx: &Context, recorded: RecordedIntent, now: &Now) -> (Intent
         Ok(Err(why)) => Outcome::Withdrawn(why),
         Ok(Ok(seen)) => match look::may_send(ctx, &recorded, now.later()) {
             Err(why) => Outcome::Withdrawn(why),
-            Ok(()) => send(ctx, recorded.intent(), &seen).await,
+            Ok(()) => send(ctx, recorded.intent(), &seen, now).await,
         },
     };
     (recorded.spend(), outcome)
 }
 
-async fn send(ctx: &Context, intent: &Intent, seen: &Seen) -> Outcome {
+async fn send(ctx: &Context, intent: &Intent, seen: &Seen, now: &Now) -> Outcome {
     match (&intent.action, &intent.lever) {
         (Action::Evict, _) => evict::send(ctx, intent).await,
         (Action::RequestCheckpoint { .. }, _) => checkpoint::request(ctx, intent, seen).await,
         (Action::WithdrawCheckpoint { .. }, _) => checkpoint::take_back(ctx, intent, seen).await,
-        (Action::SuspendToHost, _) => suspend_to_host::send(ctx, intent),
+        (Action::SuspendToHost, _) => suspend_to_host::send(ctx, intent, seen, now).await,
         (Action::SuspendWorkload { .. }, Some(Lever::Suspend(handle))) => {
             suspend::suspend(ctx, intent, handle, seen).await
         }

@@ -45,7 +45,7 @@ pub struct Args {
     /// Name of the ConfigMap with the administrator's limits. Without it policies alone limit.
     #[arg(long, env = "GPUMEM_LIMITS")]
     pub limits: Option<String>,
-    /// Actions that need a right and have it: any of Checkpoint, Evict, Scale, SuspendWorkload, with commas.
+    /// Actions that need a right and have it: any of Checkpoint, Evict, Scale, SuspendToHost, SuspendWorkload, with commas.
     #[arg(long, env = "GPUMEM_ACTIONS", default_value = "")]
     pub actions: Granted,
     /// Name of the Lease.
@@ -120,7 +120,7 @@ mod tests {
         let line = "controller --namespace gpumem --pod-name c-0 --listen 0.0.0.0:9401 --peer-listen 0.0.0.0:9444 \
                     --agent-selector app=agent,tier=node --controller-selector app=controller --agent-port 9443 \
                     --peer-port 9444 --tls-secret gpumem-tls --ledger gpumem-ledger --lease gpumem-controller \
-                    --limits gpumem-limits --actions Checkpoint,Evict,Scale,SuspendWorkload \
+                    --limits gpumem-limits --actions Checkpoint,Evict,Scale,SuspendToHost,SuspendWorkload \
                     --max-mode Enforce --workload-kinds Job=Evict+Suspend,JobSet= --pull-interval 5s \
                     --profile-ttl-days 7 --read-pod-logs";
         let Command { args } = Command::try_parse_from(line.split_whitespace()).unwrap();

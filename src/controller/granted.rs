@@ -14,10 +14,11 @@ use gpumem_engine::policy::{Actions, Rung, ScaleVia};
 pub struct Granted(BTreeSet<Rung>);
 
 /// The actions that need a right, their names in policies, and the chart's values that grant them.
-const RIGHTS: [(Rung, &str, &str); 4] = [
+const RIGHTS: [(Rung, &str, &str); 5] = [
     (Rung::Evict, "Evict", "rbac.actions.evict"),
     (Rung::Checkpoint, "Checkpoint", "rbac.actions.checkpoint"),
     (Rung::Scale, "Scale", "rbac.actions.scale"),
+    (Rung::SuspendToHost, "SuspendToHost", "agent.suspend.enabled"),
     (Rung::SuspendWorkload, "SuspendWorkload", "rbac.actions.suspendWorkload"),
 ];
 
@@ -35,7 +36,8 @@ impl Granted {
             Rung::Checkpoint => actions.checkpoint.is_some(),
             Rung::Scale => actions.scale.is_some_and(|scale| scale.via == ScaleVia::Replicas),
             Rung::SuspendWorkload => actions.suspend_workload.is_some(),
-            Rung::Notify | Rung::LimitGrowth | Rung::SuspendToHost => false,
+            Rung::SuspendToHost => actions.suspend_to_host,
+            Rung::Notify | Rung::LimitGrowth => false,
         };
         match RIGHTS.into_iter().find(|(rung, ..)| asked(*rung) && !self.0.contains(rung)) {
             Some((rung, _, value)) => Err(Hold::NotPermitted { rung, value }),
@@ -53,7 +55,7 @@ impl FromStr for Granted {
             let known = RIGHTS.into_iter().find(|(_, known, _)| *known == name);
             known
                 .map(|(rung, ..)| rung)
-                .ok_or_else(|| format!("{name} is none of Checkpoint, Evict, Scale, SuspendWorkload"))
+                .ok_or_else(|| format!("{name} is none of Checkpoint, Evict, Scale, SuspendToHost, SuspendWorkload"))
         });
         rungs.collect::<Result<_, _>>().map(Self)
     }

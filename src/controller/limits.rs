@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use gpumem_engine::decision::Hold;
+use gpumem_engine::decision::{self, Hold};
 use gpumem_engine::growth::{self, Bound, Claim, Desired, Style, Subject};
-use gpumem_engine::identity::{ContainerId, PodUid};
+use gpumem_engine::identity::{ContainerId, DeviceKey, PodUid};
 use gpumem_engine::pacing::{Brake, Stamp};
 use gpumem_engine::policy::{Enforcement, Mode, Policy, PolicyKey};
 use gpumem_engine::quantity::Bytes;
@@ -30,7 +30,7 @@ mod node;
 mod release;
 mod tell;
 
-pub use freeze::{FreezeRequest, Refusal, freeze_state, release_freeze, request_freeze};
+pub use freeze::{FreezeRequest, Refusal, freeze_state, is_asked_for, may_freeze, release_freeze, request_freeze};
 pub use node::status;
 pub use release::{delete_all, release};
 pub use tell::tell;
@@ -126,6 +126,33 @@ impl Limits {
     }
 }
 
+/// Where the limit of a container on a device stands, for whoever decides.
+pub fn standing(
+    ctx: &Context,
+    node: &str,
+    container: &ContainerId,
+    device: &DeviceKey,
+    now: &Now,
+) -> decision::LimitState {
+    use decision::LimitState as Known;
+    let device = device.to_string();
+    let key = (container.as_str().to_owned(), device.clone());
+    let read_back = Limits::of(ctx, node, container, now.instant).into_iter().find(|state| state.device == device);
+    // Since when nobody knows: that is no reason to wait for it.
+    let since = || ctx.limits.state().targets.get(&key).map_or(Stamp(0), |(_, since)| *since);
+    match read_back {
+        Some(LimitState { phase: LimitPhase::Applied, applied: Some(bytes), .. }) => Known::Holds { bytes },
+        Some(LimitState { phase: LimitPhase::Pending, .. }) => Known::Pending { since: since() },
+        Some(LimitState {
+            phase: LimitPhase::Unsupported | LimitPhase::Refused | LimitPhase::Drift, reason, ..
+        }) => Known::Unsupported { why: reason },
+        // What is read back as frozen or without a size is no limit.
+        Some(LimitState { phase: LimitPhase::Applied | LimitPhase::Frozen | LimitPhase::Cleared, .. }) => Known::NotSet,
+        None if node::entry(ctx, node, &key).is_some() => Known::Pending { since: since() },
+        None => Known::NotSet,
+    }
+}
+
 /// A limit that the policies ask for.
 struct Wanted {
     node: String,
@@ -143,6 +170,7 @@ pub async fn hold(ctx: &Context, memory: &mut Memory, observed: &[Observed], bra
     if !node::list(ctx, now).await {
         return;
     }
+    freeze::release_orphans(ctx, observed);
     let mut lines = BTreeMap::new();
     let mut wanted = Vec::new();
     for one in observed {

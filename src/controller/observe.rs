@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpumem_engine::decision::{CheckpointState, Hold, LimitState, PodRef, Standing, View, Workload};
+use gpumem_engine::decision::{CheckpointState, Hold, PodRef, Standing, View, Workload};
 use gpumem_engine::forecast::{Outlook, Unknown};
 use gpumem_engine::identity::PodUid;
 use gpumem_engine::pacing::{History, WorkloadUid};
@@ -17,6 +17,7 @@ use gpumem_engine::risk::Level;
 
 use super::context::Context;
 use super::fleet::Observation;
+use super::limits;
 use super::now::Now;
 use super::profile;
 use super::reconcile::Stock;
@@ -30,6 +31,7 @@ mod memory;
 mod target;
 
 pub use memory::{Looked, Memory};
+pub(super) use target::Selection;
 
 /// One policy, and the pods it governs.
 #[derive(Clone, Debug)]
@@ -76,7 +78,7 @@ pub async fn observe(
     for object in policies {
         let mut one = accept(ctx, stock, object);
         if let Ok(policy) = &one.policy {
-            let selected = match target::Selection::of(&object.spec.target) {
+            let selected = match Selection::of(&object.spec.target) {
                 Ok(selection) => {
                     let found = fetch(policy, &|pod| selection.may_select(pod));
                     selection.narrow(ctx, memory, now, found).await
@@ -212,6 +214,8 @@ async fn view(
         None => CheckpointState::NotRequested,
     };
     let high_since = memory.high_since(now, &policy.key, &uid, level);
+    let places = ctx.fleet().places(now.instant, &worst.node, &uid, &worst.container);
+    let place = places.into_iter().find(|place| place.device == worst.device);
     one.views.push(View {
         pod: PodRef {
             namespace: worst.pod.namespace.clone(),
@@ -231,9 +235,9 @@ async fn view(
         notified: memory.notified.get(&(policy.key.clone(), uid)).copied(),
         age: started.map(|started| now.stamp.since(started)),
         high_since,
-        shared: false,
-        room: None,
-        limit: LimitState::NotSet,
+        shared: place.as_ref().is_some_and(|place| place.shared),
+        room: place.map(|place| place.room.usable - place.room.unattributed - place.room.neighbours),
+        limit: limits::standing(ctx, &worst.node, &worst.container_id, &worst.device, now),
     });
     one.containers.extend(levels);
 }
@@ -283,7 +287,7 @@ async fn look(
     let mut group = group.ok_or_else(|| Hold::OwnerUnknown { why: format!("{} {} is gone", top.kind, top.name) })?;
     group.budgets =
         count_budgets(&ctx.read, namespace, &facts.labels).await.map_err(super::workload::Error::into_hold)?;
-    let history = profile::read(&ctx.read, namespace, top)
+    let history = profile::read(&ctx.read, namespace, top, now.stamp)
         .await
         .map_err(|error| Hold::LedgerUnreadable { why: error.to_string() })?;
     let levers = resolve(&ctx.read, &ctx.workload_kinds, &mut memory.hops, now.stamp, policy, chain, &facts).await;

@@ -74,10 +74,10 @@ impl Error {
 }
 
 /// Reads the history of a workload; one without a profile has none.
-pub async fn read(client: &kube::Client, namespace: &str, workload: &Workload) -> Result<History, Error> {
+pub async fn read(client: &kube::Client, namespace: &str, workload: &Workload, now: Stamp) -> Result<History, Error> {
     let name = name(workload);
     let found = api(client, namespace).get_opt(&name).await.map_err(|source| Error::Read { name, source })?;
-    Ok(found.and_then(|profile| profile.status).map(|status| history(&status)).unwrap_or_default())
+    Ok(found.and_then(|profile| profile.status).map(|status| history(&status, now)).unwrap_or_default())
 }
 
 /// Whether the workload's profile holds an OOM like this. What cannot be read counts as unknown: whoever adds it looks again.
@@ -166,7 +166,7 @@ fn add(status: &mut GpuMemoryProfileStatus, record: ActionRecord, disruption: Op
         result(record) == PastResult::Disrupted || refusals <= MAX_REFUSALS
     });
     status.actions.truncate(MAX_RECORDS);
-    let history = history(status);
+    let history = history(status, now);
     status.attempts = i32::try_from(history.attempts(now, false)).unwrap_or(i32::MAX);
     if let Some(disruption) = disruption {
         let rests = history.cooldown_ends(now, disruption, false);
@@ -177,7 +177,7 @@ fn add(status: &mut GpuMemoryProfileStatus, record: ActionRecord, disruption: Op
 
 /// Attempts and rests are computed from the records at each decision, not from `nextAllowedTime`, which is for people: a
 /// policy edited since then counts with its new numbers.
-fn history(status: &GpuMemoryProfileStatus) -> History {
+fn history(status: &GpuMemoryProfileStatus, now: Stamp) -> History {
     let mut past: Vec<Past> = status
         .actions
         .iter()
@@ -192,7 +192,7 @@ fn history(status: &GpuMemoryProfileStatus) -> History {
         })
         .collect();
     past.reverse();
-    History { past }
+    History { past, restart_loop: loop_of(status, now) }
 }
 
 fn result(record: &ActionRecord) -> PastResult {

@@ -4,11 +4,15 @@
 //! follows from each exactly once: counters and Events. The profile's compare-and-swap is the fence: whoever adds an entry
 //! counts it, so neither a restart nor a change of leader counts an OOM twice. All this is after the fact and decides no
 //! action; each round does a bounded amount of it.
+//!
+//! Of a container that no policy governs only the metric is kept: nobody asked for anything in its namespace, so nothing is
+//! written there. What was counted is then remembered by the leader alone. A new one counts what ended since it leads, so
+//! that nothing is counted twice; an OOM between two leaders is not counted.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use gpumem_engine::decision::{Hold, Workload};
+use gpumem_engine::decision::{Hold, LimitState, View, Workload};
 use gpumem_engine::identity::PodUid;
 use gpumem_engine::oom::Death;
 use gpumem_engine::pacing::{Stamp, WorkloadUid};
@@ -20,18 +24,17 @@ use tracing::{info, warn};
 
 use super::context::Context;
 use super::fleet::{EndKey, Ended};
+use super::intent::Action;
 use super::now::{Now, parse_rfc3339};
 use super::observe::{Memory, Observed};
 use super::profile::{self, Lesson};
 use super::reconcile::Done;
 use super::report::event::{self, Whom};
-use crate::api::policy::GpuMemoryPolicy;
 use crate::api::usage::PodReport;
 
 mod death;
-
+mod governed;
 mod misfit;
-
 mod peak;
 
 /// Profiles written for one purpose in one round at most; the rest waits for the next round.
@@ -55,6 +58,8 @@ pub struct Knowledge {
     governed: HashMap<(PodUid, String), Governed>,
     windows: HashMap<(String, WorkloadUid), peak::Running>,
     misfits: HashSet<PodUid>,
+    /// Pods at risk whose neighbour's limit holds, with that noted in their profiles.
+    spared: HashSet<PodUid>,
 }
 
 /// A container that a policy governs.
@@ -84,7 +89,7 @@ pub async fn look(
     let until = now.later() + PATIENCE;
     follow(memory, observed, now.stamp);
     raise(ctx, memory, now, until).await;
-    acted(ctx, memory, done, now).await;
+    acted(ctx, memory, observed, done, now).await;
     ends(ctx, memory, recorder, observed, now, until).await;
     peak::write(ctx, memory, now, until).await;
     misfit::warn(ctx, memory, recorder, observed, now, until).await;
@@ -160,16 +165,55 @@ async fn score(ctx: &Context, namespace: &str, workload: &Workload, event: &Even
     }
 }
 
-/// What we did to a pod tells a warning that was averted from a false one.
-async fn acted(ctx: &Context, memory: &Memory, done: &[Done], now: &Now) {
-    let real = |done: &&Done| !done.intent.dry_run && done.outcome.is_done();
-    for done in done.iter().filter(real) {
-        let what = What::Acted;
-        let event = Event { pod: done.intent.pod_uid.to_string(), container: String::new(), at: now.stamp, what };
+/// What we did tells a warning that was averted from a false one.
+async fn acted(ctx: &Context, memory: &mut Memory, observed: &[Observed], done: &[Done], now: &Now) {
+    for done in done.iter().filter(|done| !done.intent.dry_run && done.outcome.is_done()) {
         let workload = Workload::from(&done.intent.workload);
-        let is_known = memory.truth.governed.keys().any(|(pod, _)| *pod == done.intent.pod_uid);
-        if is_known {
-            let _ = score(ctx, &done.intent.namespace, &workload, &event).await;
+        let of_all = match &done.intent.action {
+            Action::Evict | Action::SuspendToHost => false,
+            // It changes what every pod of the workload goes through.
+            Action::SuspendWorkload { .. } | Action::Scale { .. } => true,
+            // These take no memory away from anybody.
+            Action::RequestCheckpoint { .. } | Action::WithdrawCheckpoint { .. } | Action::ResumeWorkload => continue,
+        };
+        let own = Some(&done.intent.pod_uid).filter(|_| !of_all);
+        averted(ctx, &done.intent.namespace, &workload, own, now).await;
+    }
+    // A limit that holds keeps a container out of the memory of its neighbours: it is their OOM that does not come.
+    let views = || observed.iter().flat_map(|one| &one.views);
+    let limited = |view: &View| {
+        let is_beside = |other: &View| other.pod.node == view.pod.node && other.device == view.device;
+        let holds = |other: &View| matches!(other.limit, LimitState::Holds { .. }) && other.pod.uid != view.pod.uid;
+        views().any(|other| is_beside(other) && holds(other))
+    };
+    let due = views().filter(|view| view.level == Level::High && limited(view));
+    let due: Vec<&View> = due.filter(|view| !memory.truth.spared.contains(&view.pod.uid)).take(WRITES).collect();
+    for view in due {
+        if averted(ctx, &view.pod.namespace, &view.workload, Some(&view.pod.uid), now).await {
+            memory.truth.spared.insert(view.pod.uid.clone());
+        }
+    }
+    memory.truth.spared.retain(|uid| views().any(|view| view.pod.uid == *uid && view.level == Level::High));
+}
+
+/// Marks the open warnings of a workload's pod, or of all its pods, as acted on. False where it has to be tried again.
+async fn averted(ctx: &Context, namespace: &str, workload: &Workload, own: Option<&PodUid>, now: &Now) -> bool {
+    let mark = |status: &mut _| {
+        let pods: BTreeSet<String> = profile::open_alarms(status).into_iter().map(|alarm| alarm.pod).collect();
+        let meant = pods.into_iter().filter(|pod| own.is_none_or(|own| own.as_str() == pod));
+        let event = |pod| Event { pod, container: String::new(), at: now.stamp, what: What::Acted };
+        let judged: Vec<_> = meant.filter_map(|pod| profile::pass(status, &event(pod))).collect();
+        (!judged.is_empty()).then(|| judged.concat())
+    };
+    match profile::update(&ctx.act, namespace, workload, mark).await {
+        Ok(judged) => {
+            ctx.metrics.judged(&judged.unwrap_or_default());
+            true
+        }
+        Err(error) => {
+            ctx.metrics.failed("truth", error.kind());
+            warn!(error = &error as &dyn std::error::Error, "an averted warning is not noted in its profile");
+            false
         }
     }
 }
@@ -218,8 +262,9 @@ async fn settle(
     is_last: bool,
     now: &Now,
 ) -> bool {
+    let policy = governed::by(ctx, memory, observed, &ended.pod, now).await;
     let key = (ended.pod.uid.clone(), ended.end.container.clone());
-    let governed = memory.truth.governed.get(&key).cloned();
+    let governed = memory.truth.governed.get(&key).filter(|_| policy.is_some()).cloned();
     let at = parse_rfc3339(&ended.end.finished_at).unwrap_or(now.stamp).min(now.stamp);
     // An agent's word alone writes nothing into anybody's namespace. Of a pod that is gone the warning is still judged.
     let confirmed = memory.confirmed(ctx, now, &ended.node, &ended.pod, RETRY).await;
@@ -235,6 +280,10 @@ async fn settle(
         info!(pod = ended.pod.name, container = ended.end.container, %why, "end of a container not confirmed by the API");
         return is_last;
     }
+    let Some(policy) = policy else {
+        governed::only_count(ctx, ended, at, now).await;
+        return true;
+    };
     let workload = match &governed {
         Some(governed) => governed.workload.clone(),
         None => match workload_of(ctx, memory, &ended.pod, is_last, now).await {
@@ -251,8 +300,7 @@ async fn settle(
         ctx.metrics.failed("truth", why);
     }
     let is_news = now.stamp.since(at) < NEWS;
-    let policy = governed.as_ref().and_then(|governed| object(observed, &governed.policy));
-    let whom = Whom { pod: &ended.pod, node: &ended.node, workload: &workload, policy };
+    let whom = Whom { pod: &ended.pod, node: &ended.node, workload: &workload, policy: Some(&*policy) };
     match &found.death {
         Death::GpuOom(report) => {
             let declared = ctx.fleet().declared(&ended.pod.uid);
@@ -304,10 +352,6 @@ async fn settle(
 
 fn event_of(ended: &Ended, at: Stamp, what: What) -> Event {
     Event { pod: ended.pod.uid.to_string(), container: ended.end.container.clone(), at, what }
-}
-
-fn object<'a>(observed: &'a [Observed], key: &PolicyKey) -> Option<&'a GpuMemoryPolicy> {
-    observed.iter().find(|one| one.key == *key).map(|one| &*one.object)
 }
 
 /// The workload that a pod belongs to: its top owner, or the pod itself. `None` while the owners cannot be read.

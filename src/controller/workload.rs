@@ -150,6 +150,8 @@ pub struct PodFacts {
     pub grace: Duration,
     /// What the application says of a checkpoint: the id of a request. Anybody who may write the pod may write this.
     pub checkpoint_done: Option<String>,
+    /// Whether a liveness probe runs a command in one of its containers.
+    pub has_exec_probe: bool,
     /// Since when each container runs.
     pub started: BTreeMap<String, Stamp>,
 }
@@ -188,6 +190,10 @@ impl PodFacts {
                 u64::try_from(seconds).map_or(Duration::from_secs(1), Duration::from_secs)
             }),
             checkpoint_done: annotation(ANNOTATION_CHECKPOINT_DONE),
+            has_exec_probe: spec.is_some_and(|spec| {
+                let probes = spec.containers.iter().filter_map(|container| container.liveness_probe.as_ref());
+                probes.into_iter().any(|probe| probe.exec.is_some())
+            }),
             started: status
                 .and_then(|status| status.container_statuses.as_deref())
                 .unwrap_or_default()

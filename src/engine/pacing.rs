@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::attempts::Loop;
 use crate::decision::{Hold, StepKind};
 use crate::identity::{DeviceKey, PodUid};
 use crate::policy::{Disruption, Policy, PolicyKey};
@@ -87,6 +88,8 @@ pub enum DeedState {
 pub struct History {
     /// Its past actions.
     pub past: Vec<Past>,
+    /// The loop of OOMs it is in.
+    pub restart_loop: Option<Loop>,
 }
 
 /// One past action on a workload. What older records do not say is absent, and decides nothing.
@@ -448,7 +451,7 @@ mod tests {
     fn refusals_in_a_row_wait_longer_and_a_success_ends_the_row() {
         let refused = |at| past(at, PastResult::Refused(Refusal::BlockedByBudget));
         let ends = |history: &History, now| history.back_off_ends(Stamp(now), false).map(|(until, _)| until.0);
-        let mut history = History { past: vec![refused(0)] };
+        let mut history = History { past: vec![refused(0)], ..History::default() };
         let blocked = Some((Stamp(10), Some(Refusal::BlockedByBudget)));
         assert_eq!(history.back_off_ends(Stamp(0), false), blocked);
         history.past.push(refused(10));
@@ -465,7 +468,10 @@ mod tests {
 
     #[test]
     fn attempts_are_forgotten_after_a_day_and_dry_runs_count_apart() {
-        let mut history = History { past: vec![past(0, PastResult::Disrupted), past(100, PastResult::Disrupted)] };
+        let mut history = History {
+            past: vec![past(0, PastResult::Disrupted), past(100, PastResult::Disrupted)],
+            ..History::default()
+        };
         history.past.push(Past { dry_run: true, ..past(200, PastResult::Disrupted) });
         assert_eq!(history.attempts(Stamp(86_399), false), 2);
         assert_eq!(history.attempts(Stamp(86_400), false), 1);
@@ -474,7 +480,7 @@ mod tests {
 
     #[test]
     fn a_clock_set_back_delays_and_never_hastens() {
-        let history = History { past: vec![past(10_000, PastResult::Disrupted)] };
+        let history = History { past: vec![past(10_000, PastResult::Disrupted)], ..History::default() };
         assert_eq!(history.attempts(Stamp(5_000), false), 1);
         assert_eq!(history.attempts(Stamp(-200_000), false), 1, "set back by days");
         assert_eq!(history.cooldown_ends(Stamp(5_000), &disruption(), false), Some(Stamp(10_900)));

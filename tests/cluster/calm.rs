@@ -9,13 +9,14 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams, LogParams, Patch, PatchParams};
 use serde_json::json;
 
-use crate::story::plan::{Plan, Role};
+use crate::story::plan::Plan;
 use crate::story::{self, cast};
 use crate::support::scene::{LEAK, Scene};
 use crate::support::world::World;
 use crate::support::{throughout, until};
 
 mod kinds;
+mod milder;
 
 /// From the start of a [`LEAK`] to its eviction: start, warm-up, detection, dwell, and what a busy machine adds.
 const EVICTION: Duration = Duration::from_secs(75);
@@ -39,18 +40,6 @@ async fn the_leaking_trainer_is_evicted_before_its_twin_dies_and_no_neighbour_is
 async fn a_leak_that_stops_in_time_is_left_alone() -> Result<()> {
     let world = World::find().await?;
     play(&world, &Plan::draw(2, &world.image).stopping_in_time().beside("story-stops", 8)).await
-}
-
-#[tokio::test]
-async fn a_trainer_that_is_asked_to_save_answers_by_its_sidecar_and_is_evicted_only_then() -> Result<()> {
-    let world = World::find().await?;
-    play(&world, &Plan::draw(3, &world.image).only(&[Role::Saving]).beside("story-saves", 15)).await
-}
-
-#[tokio::test]
-async fn a_leaking_job_is_suspended_before_its_oom_and_counts_no_failure() -> Result<()> {
-    let world = World::find().await?;
-    play(&world, &Plan::draw(4, &world.image).only(&[Role::Job]).beside("story-job", 15)).await
 }
 
 #[tokio::test]

@@ -286,6 +286,141 @@ async fn a_freeze_is_asked_for_refused_where_it_would_do_harm_and_taken_back() {
     assert_eq!(entries(&cluster).len(), 1);
 }
 
+/// The agent reports both pods of `train` on one device, or the first alone.
+fn neighbours(cluster: &Cluster, is_shared: bool, limits: Vec<LimitReport>) -> UsageReport {
+    let mut report = agent(cluster, limits);
+    report.series[0].container_id = cluster.reports[0].pod.uid.as_str().into();
+    if is_shared {
+        let other = cluster.reports[1].pod.clone();
+        let series = report.series[0].clone();
+        report.series.push(SeriesReport { pod: other.uid.clone(), container_id: other.uid.as_str().into(), ..series });
+        report.pods.push(other);
+        report.devices[0].memory.as_mut().unwrap().used = Bytes::gib(20);
+        report.devices[0].memory.as_mut().unwrap().free = Bytes::gib(60);
+    }
+    report
+}
+
+#[tokio::test]
+async fn a_limit_that_holds_beside_a_neighbour_is_enough_and_alone_on_the_device_it_is_not() {
+    for is_shared in [true, false] {
+        let mut cluster = Cluster::new();
+        cluster.deployment("train", 2);
+        cluster.world().put("", "nodes", json!({"metadata": {"name": NODE, "uid": "node-uid"}}));
+        cluster.policy("p", "train", |spec| {
+            spec["actions"] = json!([{"type": "LimitGrowth"}, {"type": "Evict"}]);
+            spec["growthLimit"] = kernel("40Gi");
+            spec["prediction"]["warmUpSeconds"] = json!(0);
+        });
+        cluster.report("train-0", 0.05);
+        cluster.report("train-1", 0.05);
+        let mut controller = Controller::start(&cluster, "c1");
+        let uid = cluster.reports[0].pod.uid.clone();
+        let applied = LimitReport {
+            pod: uid.clone(),
+            container_id: uid.as_str().into(),
+            ..read_back(LimitPhase::Applied, Some(40), Some(40))
+        };
+        for probability in [0.05, 0.05, 0.95, 0.95, 0.95] {
+            cluster.change_report("train-0", |report| report.outlook = crate::cluster::risk(probability, 600));
+            let report = neighbours(&cluster, is_shared, vec![applied.clone()]);
+            let merged = controller.ctx.fleet().merge(NODE, report, cluster.now().instant);
+            assert!(merged.accepted && merged.faults.is_empty(), "{merged:?}");
+            controller.round(&mut cluster).await;
+        }
+        if is_shared {
+            assert_eq!(cluster.condition("p", "ActionAllowed"), "False/LimitHolds");
+        }
+        assert_eq!(cluster.calls().len(), usize::from(!is_shared), "{is_shared}");
+    }
+}
+
+/// A Deployment of one pod at risk, under a policy that lists SuspendToHost before Evict.
+fn freezable(mode: &str, replicas: u32) -> Cluster {
+    let mut cluster = Cluster::new();
+    cluster.deployment("train", replicas);
+    cluster.world().put("", "nodes", json!({"metadata": {"name": NODE, "uid": "node-uid"}}));
+    cluster.policy("p", "train", |spec| {
+        spec["mode"] = json!(mode);
+        spec["actions"] = json!([{"type": "SuspendToHost"}, {"type": "Evict"}]);
+    });
+    cluster.report("train-0", 0.95);
+    cluster
+}
+
+#[tokio::test]
+async fn a_single_pod_at_risk_is_frozen_once_and_goes_on_when_its_cool_down_ends_or_its_policy_goes() {
+    for is_deleted in [true, false] {
+        let mut cluster = freezable("Enforce", 1);
+        let mut controller = Controller::start(&cluster, "c1");
+        for _ in 0..8 {
+            round(&mut cluster, &mut controller, Vec::new()).await;
+        }
+        let [entry] = entries(&cluster).try_into().expect("one entry");
+        assert_eq!((&entry["containerID"], &entry["policy"]), (&json!("c1"), &json!("ml/p")));
+        assert!(entry["freeze"].is_object() && entry["bytes"].is_null(), "{entry}");
+        let actions = cluster.status("p").recent_actions;
+        assert_eq!((actions.len(), actions[0].outcome.as_str()), (1, "Succeeded"), "{actions:?}");
+        assert_eq!(cluster.calls().len(), 0, "nobody is evicted beside it");
+        if is_deleted {
+            cluster.world().remove("gpumem.dev", "gpumemorypolicies", "ml", "p");
+        } else {
+            cluster.change_report("train-0", |report| report.outlook = crate::cluster::risk(0.05, 600));
+            cluster.advance(870);
+            round(&mut cluster, &mut controller, Vec::new()).await;
+            assert_eq!(entries(&cluster).len(), 1, "until the cool-down ends");
+            cluster.advance(60);
+        }
+        round(&mut cluster, &mut controller, Vec::new()).await;
+        assert_eq!(entries(&cluster), Vec::<Value>::new(), "{is_deleted}");
+    }
+}
+
+#[tokio::test]
+async fn several_pods_a_probe_and_a_dry_run_are_not_frozen() {
+    let mut cluster = freezable("Enforce", 2);
+    let mut controller = Controller::start(&cluster, "c1");
+    round(&mut cluster, &mut controller, Vec::new()).await;
+    let action = &cluster.status("p").recent_actions[0];
+    assert_eq!((object(&cluster), cluster.calls().len()), (None, 1), "the next action follows");
+    assert!(action.message.contains("workload of several pods has no lever to suspend to host"), "{}", action.message);
+
+    let mut cluster = freezable("Enforce", 1);
+    cluster.world().edit("", "pods", "ml", "train-0", |pod| {
+        pod["spec"]["containers"] = json!([{"name": "main", "livenessProbe": {"exec": {"command": ["nvidia-smi"]}}}]);
+    });
+    let mut controller = Controller::start(&cluster, "c1");
+    round(&mut cluster, &mut controller, Vec::new()).await;
+    assert_eq!((object(&cluster), cluster.calls().len()), (None, 1), "the kubelet would kill it");
+
+    let mut cluster = freezable("DryRun", 1);
+    let mut controller = Controller::start(&cluster, "c1");
+    round(&mut cluster, &mut controller, Vec::new()).await;
+    assert_eq!((object(&cluster), cluster.status("p").recent_actions[0].outcome.as_str()), (None, "DryRun"));
+}
+
+#[tokio::test]
+async fn a_crash_around_a_freeze_neither_loses_nor_repeats_it() {
+    use crate::cluster::server::Crash;
+    for (crash, request) in (1..30).step_by(2).flat_map(|request| [(Crash::Before, request), (Crash::After, request)]) {
+        let mut cluster = freezable("Enforce", 1);
+        let controller = Controller::start(&cluster, "c1");
+        let (report, received) = (agent(&cluster, Vec::new()), cluster.now().instant);
+        assert!(controller.ctx.fleet().merge(NODE, report, received).accepted);
+        cluster.world().crash_at(request, crash);
+        controller.dies_within(&mut cluster, 1).await;
+        cluster.world().crash_at(1_000_000, crash);
+        let mut next = Controller::start(&cluster, "c2");
+        for _ in 0..60 {
+            round(&mut cluster, &mut next, Vec::new()).await;
+        }
+        assert_eq!((entries(&cluster).len(), cluster.calls().len()), (1, 0), "{crash:?} {request}");
+        let done = cluster.profiles()[0].status.clone().unwrap_or_default().actions;
+        let done = done.iter().filter(|action| matches!(action.outcome.as_str(), "Succeeded" | "FoundDone"));
+        assert_eq!(done.count(), 1, "{crash:?} {request}");
+    }
+}
+
 #[tokio::test]
 async fn the_uninstallation_tells_every_node_to_release_and_waits_for_it() {
     let mut cluster = cluster(&kernel("40Gi"));

@@ -1,5 +1,6 @@
 //! Tests of the parts together, in one process: no network beyond loopback, no cluster, no GPU.
 
+#![allow(clippy::large_futures, reason = "a test awaits one future at a time; its size costs nothing")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod acts;

@@ -181,6 +181,43 @@ async fn an_oom_is_counted_told_and_remembered_once_whatever_restarts() {
     );
 }
 
+#[tokio::test]
+async fn without_a_policy_nothing_is_written_and_an_oom_is_counted_once() {
+    let mut cluster = Cluster::new();
+    cluster.deployment("train", 1);
+    // Another workload's policy, and one of another namespace, change nothing about it.
+    cluster.policy("other", "serve", |_| {});
+    let mut pod = reported(&mut cluster, "train-0");
+    pod.annotations.insert("gpumem.dev/workload".into(), "model=llama3.1-70b batch=8 seq=8192".into());
+    let written = |cluster: &Cluster| -> Vec<Value> {
+        let world = cluster.world();
+        let events = world.list("events.k8s.io", "events", "");
+        let profiles = world.list("gpumem.dev", "gpumemoryprofiles", "");
+        [events, profiles].concat().into_iter().filter(|o| o.to_string().contains("train")).cloned().collect()
+    };
+    let mut controller = Controller::start(&cluster, "c1");
+    let oom = end(&cluster, 1, "Error", MESSAGE);
+    for _ in 0..2 {
+        ended(&cluster, &controller, &pod, &oom);
+        controller.rounds(&mut cluster, 40).await;
+        assert_eq!(value(&metrics(&cluster, &controller.ctx), OOMS), Some(1.0));
+    }
+    let killed = end(&cluster, 137, "OOMKilled", MESSAGE);
+    ended(&cluster, &controller, &pod, &killed);
+    controller.rounds(&mut cluster, 3).await;
+    // Another replica leads: what ended before is not its to count, what ends from now on is.
+    cluster.advance(10);
+    let mut next = Controller::start(&cluster, "c2").leads_since_now(&cluster);
+    ended(&cluster, &next, &pod, &oom);
+    next.rounds(&mut cluster, 3).await;
+    assert_eq!(value(&metrics(&cluster, &next.ctx), OOMS), None);
+    next.rounds(&mut cluster, 10).await;
+    ended(&cluster, &next, &pod, &end(&cluster, 1, "Error", MESSAGE));
+    next.rounds(&mut cluster, 3).await;
+    assert_eq!(value(&metrics(&cluster, &next.ctx), OOMS), Some(1.0));
+    assert_eq!(written(&cluster), Vec::<Value>::new());
+}
+
 #[test]
 fn the_simulated_workloads_last_words_are_those_of_an_oom() {
     let refusal = refusal_of_the_driver();
@@ -205,15 +242,18 @@ fn refusal_of_the_driver() -> gpumem_sim::protocol::OutOfMemory {
 #[tokio::test]
 async fn a_crash_before_the_answer_is_known_neither_loses_nor_doubles_an_oom() {
     use crate::cluster::server::Crash;
-    for (crash, request) in (1..12).flat_map(|request| [(Crash::Before, request), (Crash::After, request)]) {
+    for (crash, request) in (1..20).flat_map(|request| [(Crash::Before, request), (Crash::After, request)]) {
         let mut cluster = Cluster::new();
         cluster.deployment("train", 1);
+        cluster.policy("p", "train", |spec| spec["mode"] = json!("Observe"));
         let pod = reported(&mut cluster, "train-0");
         let controller = Controller::start(&cluster, "c1");
         let end = end(&cluster, 1, "Error", MESSAGE);
         ended(&cluster, &controller, &pod, &end);
         cluster.world().crash_at(request, crash);
         controller.dies_within(&mut cluster, 3).await;
+        // Where there were fewer requests than that, the next process is not to meet it.
+        cluster.world().crash_at(1_000_000, crash);
         let mut next = Controller::start(&cluster, "c2");
         ended(&cluster, &next, &pod, &end);
         next.rounds(&mut cluster, 3).await;
@@ -225,6 +265,7 @@ async fn a_crash_before_the_answer_is_known_neither_loses_nor_doubles_an_oom() {
 async fn a_kill_for_host_memory_is_no_gpu_oom_and_is_told_as_what_it_is() {
     let mut cluster = Cluster::new();
     cluster.deployment("train", 1);
+    cluster.policy("p", "train", |spec| spec["mode"] = json!("Observe"));
     let pod = reported(&mut cluster, "train-0");
     let mut controller = Controller::start(&cluster, "c1");
     ended(&cluster, &controller, &pod, &end(&cluster, 137, "OOMKilled", MESSAGE));
@@ -241,6 +282,7 @@ async fn what_only_looks_like_an_oom_leaves_no_trace() {
     {
         let mut cluster = Cluster::new();
         cluster.deployment("train", 1);
+        cluster.policy("p", "train", |spec| spec["mode"] = json!("Observe"));
         let pod = reported(&mut cluster, "train-0");
         let mut controller = Controller::start(&cluster, "c1");
         ended(&cluster, &controller, &pod, &end(&cluster, exit, "Error", message));
@@ -253,6 +295,7 @@ async fn what_only_looks_like_an_oom_leaves_no_trace() {
 async fn a_log_is_read_once_and_only_where_that_is_allowed() {
     let mut cluster = Cluster::new();
     cluster.deployment("train", 1);
+    cluster.policy("p", "train", |spec| spec["mode"] = json!("Observe"));
     let pod = reported(&mut cluster, "train-0");
     cluster.world().logs.insert("train-0".into(), MESSAGE.into());
     let silent = end(&cluster, 1, "Error", "");
@@ -283,6 +326,7 @@ async fn a_log_is_read_once_and_only_where_that_is_allowed() {
 async fn a_log_that_may_not_be_read_is_said_by_its_reason_and_not_asked_for_again() {
     let mut cluster = Cluster::new();
     cluster.deployment("train", 1);
+    cluster.policy("p", "train", |spec| spec["mode"] = json!("Observe"));
     let pod = reported(&mut cluster, "train-0");
     cluster.world().forbidden = Some("/log".into());
     let mut controller = reading_logs(Controller::start(&cluster, "c1"));
@@ -297,8 +341,10 @@ async fn a_log_that_may_not_be_read_is_said_by_its_reason_and_not_asked_for_agai
 async fn an_agents_word_about_a_pod_that_the_api_does_not_know_writes_nothing() {
     let mut cluster = Cluster::new();
     cluster.deployment("train", 1);
+    cluster.policy("p", "train", |spec| spec["mode"] = json!("Observe"));
     let pod = reported(&mut cluster, "train-0");
     let mut controller = Controller::start(&cluster, "c1");
+    cluster.reports.clear();
     let invented = PodReport { uid: "invented".into(), ..pod };
     ended(&cluster, &controller, &invented, &end(&cluster, 1, "Error", MESSAGE));
     controller.slow_rounds(&mut cluster, 70).await;
@@ -355,6 +401,21 @@ async fn an_eviction_makes_a_warning_averted_and_a_risk_that_clears_a_false_alar
 }
 
 #[tokio::test]
+async fn a_suspension_averts_the_ooms_of_all_pods_of_its_workload() {
+    let mut cluster = Cluster::new();
+    cluster.job("tune", 2);
+    cluster.policy("p", "tune", |spec| {
+        spec["actions"] = json!([{"type": "SuspendWorkload"}]);
+        spec["disruption"]["maxConcurrent"] = json!(2);
+    });
+    cluster.all_at_risk("tune");
+    let mut controller = Controller::start(&cluster, "c1");
+    controller.rounds(&mut cluster, 3).await;
+    let acted: Vec<bool> = status(&cluster).warnings.iter().map(|warning| warning.acted).collect();
+    assert_eq!(acted, [true, true]);
+}
+
+#[tokio::test]
 async fn the_third_oom_of_a_job_at_one_peak_is_told_before_the_fourth() {
     let mut cluster = Cluster::new();
     cluster.world().put(
@@ -363,6 +424,7 @@ async fn the_third_oom_of_a_job_at_one_peak_is_told_before_the_fourth() {
         json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"namespace": "ml", "name": "tune", "uid": "job-tune"},
             "spec": {"template": {}}}),
     );
+    cluster.policy("p", "tune", |spec| spec["mode"] = json!("Observe"));
     let mut controller = Controller::start(&cluster, "c1");
     for attempt in 0..3 {
         let name = format!("tune-{attempt}");
@@ -381,6 +443,23 @@ async fn the_third_oom_of_a_job_at_one_peak_is_told_before_the_fourth() {
     let mut told = cluster.events("Job");
     told.sort();
     assert_eq!(told, ["GpuMemoryOutOfMemory", "GpuMemoryOutOfMemory", "GpuMemoryOutOfMemory", "GpuMemoryRestartLoop"]);
+}
+
+#[tokio::test]
+async fn a_workload_in_a_restart_loop_is_not_evicted_and_its_policy_says_why() {
+    let mut cluster = Cluster::new();
+    cluster.deployment("train", 4);
+    cluster.policy("p", "train", |_| {});
+    let mut controller = Controller::start(&cluster, "c1");
+    for attempt in 0..3 {
+        let pod = reported(&mut cluster, &format!("train-{attempt}"));
+        ended(&cluster, &controller, &pod, &end(&cluster, 1, "Error", MESSAGE));
+        cluster.reports.clear();
+        controller.rounds(&mut cluster, 60).await;
+    }
+    cluster.report("train-3", 0.95);
+    controller.rounds(&mut cluster, 20).await;
+    assert_eq!((cluster.calls().len(), cluster.condition("p", "ActionAllowed")), (0, "False/RestartLoop".to_owned()));
 }
 
 #[tokio::test]
@@ -413,6 +492,7 @@ async fn a_profile_goes_some_days_after_its_workload_and_not_before() {
     // Where nobody can say, it stays.
     let mut cluster = Cluster::new();
     cluster.deployment("train", 1);
+    cluster.policy("p", "train", |_| {});
     let pod = reported(&mut cluster, "train-0");
     let mut controller = Controller::start(&cluster, "c1");
     ended(&cluster, &controller, &pod, &end(&cluster, 1, "Error", MESSAGE));
@@ -448,6 +528,7 @@ async fn peaks_are_written_once_in_a_while_and_not_every_round() {
 async fn a_declared_job_that_cannot_fit_is_warned_of_once() {
     let mut cluster = Cluster::new();
     cluster.deployment("train", 1);
+    cluster.policy("p", "train", |spec| spec["mode"] = json!("Observe"));
     let mut pod = reported(&mut cluster, "train-0");
     pod.annotations.insert("gpumem.dev/workload".into(), "model=llama3.1-70b batch=8 seq=8192".into());
     let mut controller = Controller::start(&cluster, "c1");

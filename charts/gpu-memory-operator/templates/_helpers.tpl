@@ -181,6 +181,7 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- range $action, $name := dict "evict" "Evict" "checkpoint" "Checkpoint" "scale" "Scale" "suspendWorkload" "SuspendWorkload" -}}
 {{- if include "gmo.may" (list $ $action) }}{{ $granted = append $granted $name }}{{ end -}}
 {{- end -}}
+{{- if and .Values.agent.enabled .Values.agent.suspend.enabled }}{{ $granted = append $granted "SuspendToHost" }}{{ end -}}
 {{- $granted | sortAlpha | join "," -}}
 {{- end }}
 

@@ -1,5 +1,7 @@
 //! The last look: everything that a decision rested on is read again, just before the call.
 
+use std::time::Duration;
+
 use gpumem_engine::decision::{Hold, PodRef};
 use gpumem_engine::pacing::{Brake, Stamp};
 use gpumem_engine::policy::{Actions, Mode, Policy, PolicyKey};
@@ -23,12 +25,18 @@ use crate::controller::workload::{Error, PodFacts, SuspendHandle, Target, check_
 pub struct Seen {
     version: Option<String>,
     nothing_to_do: bool,
+    rest: Duration,
 }
 
 impl Seen {
     /// Its version.
     pub fn version(&self) -> Option<&str> {
         self.version.as_deref()
+    }
+
+    /// How long the policy lets a workload rest after an action.
+    pub fn rest(&self) -> Duration {
+        self.rest
     }
 
     /// Whether the effect of the action is there without it.
@@ -79,7 +87,7 @@ pub async fn again(ctx: &Context, recorded: &RecordedIntent, now: &Now) -> Resul
                 }
                 _ => pod.metadata.resource_version,
             };
-            Ok(Seen { version, nothing_to_do: false })
+            Ok(Seen { version, nothing_to_do: false, rest: policy.disruption.cooldown })
         }
     }
 }
@@ -100,9 +108,9 @@ async fn to_resume(ctx: &Context, state: &State, intent: &Intent, handle: &Suspe
     let object = read_target(ctx, &handle.target).await?;
     match suspend::holder(handle, object.as_ref(), &deed.id) {
         Holder::Ours => {
-            Ok(Seen { version: object.and_then(|object| object.metadata.resource_version), nothing_to_do: false })
+            Ok(Seen { version: object.and_then(|object| object.metadata.resource_version), ..Seen::default() })
         }
-        Holder::Lifted | Holder::Gone => Ok(Seen { version: None, nothing_to_do: true }),
+        Holder::Lifted | Holder::Gone => Ok(Seen { nothing_to_do: true, ..Seen::default() }),
         Holder::TakenOver => Err(changed("its owner took the suspension over")),
     }
 }
@@ -230,8 +238,8 @@ async fn check_budgets(ctx: &Context, intent: &Intent, policy: &Policy, facts: &
 /// A request is taken back from the pod it was made to, where it still stands.
 fn to_take_back(pod: Option<Pod>, intent: &Intent, id: &str) -> Seen {
     let same = pod.filter(|pod| pod.metadata.uid.as_deref() == Some(intent.pod_uid.as_str()));
-    let Some(pod) = same else { return Seen { version: None, nothing_to_do: true } };
+    let Some(pod) = same else { return Seen { nothing_to_do: true, ..Seen::default() } };
     let annotations = pod.metadata.annotations.as_ref();
     let stands = annotations.and_then(|all| all.get(ANNOTATION_CHECKPOINT_REQUEST)).is_some_and(|own| own == id);
-    Seen { version: pod.metadata.resource_version, nothing_to_do: !stands }
+    Seen { version: pod.metadata.resource_version, nothing_to_do: !stands, ..Seen::default() }
 }

@@ -56,7 +56,10 @@ fn succeeded(action: &Action) -> String {
              action follows. To stop it, set {ANNOTATION_ACTIONS}: Disabled on the pod"
         ),
         Action::WithdrawCheckpoint { .. } => explain(&Outcome::TakenBack, action),
-        Action::SuspendToHost => "its GPU memory was moved to host memory and its processes are frozen".to_owned(),
+        Action::SuspendToHost => "its node's agent was asked to freeze it and move its GPU memory to host memory (kubectl get \
+                                   gmnode shows what came of it); it goes on when the policy's cool-down is over, after an \
+                                   hour at most, or when the policy is deleted"
+            .to_owned(),
         Action::SuspendWorkload { resume_after_cooldown } => {
             let next = if *resume_after_cooldown {
                 "It goes on when its cool-down ends; to let it go on now, set the suspension back yourself"

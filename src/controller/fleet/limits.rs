@@ -25,6 +25,8 @@ pub struct Place {
     pub container_id: ContainerId,
     /// The device and its other tenants.
     pub room: Room,
+    /// Whether containers of other pods hold memory on it.
+    pub shared: bool,
     /// What the container uses.
     pub used: Bytes,
     /// The least it used within the last minute.
@@ -50,6 +52,8 @@ impl Fleet {
                 let is_own = tenant.pod == *pod && tenant.container == container;
                 !other.gone && !is_own
             });
+            let holds = |tenant: &Tenant| tenant.series.latest().is_some_and(|point| point.used > Bytes::ZERO);
+            let shared = others.clone().any(|(tenant, other)| tenant.pod != *pod && holds(other));
             let neighbours = others.map(|(_, other)| need(&other.series, clock)).sum();
             places.push(Place {
                 device: key.clone(),
@@ -60,6 +64,7 @@ impl Fleet {
                     unattributed: device.report.unattributed.unwrap_or_default(),
                     neighbours,
                 },
+                shared,
                 used: latest.used,
                 minute_floor: minute_floor(series, clock).min(latest.used),
                 age: series.started().map_or(Duration::ZERO, |started| clock.since(started)),

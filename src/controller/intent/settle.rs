@@ -9,6 +9,7 @@ use super::{Action, Context, Intent, Ledger, Lever, Now, State};
 use crate::api::names::ANNOTATION_CHECKPOINT_REQUEST;
 use crate::controller::act::read_target;
 use crate::controller::act::suspend::{Holder, annotation, holder};
+use crate::controller::limits;
 use crate::controller::now::parse_rfc3339;
 use crate::controller::workload::Error;
 
@@ -30,7 +31,7 @@ pub async fn settle(ctx: &Context, ledger: &Ledger, now: &Now) -> Result<Vec<Set
         // A dry run changes nothing, whatever became of its call.
         if intent.dry_run {
             settled.push(Settled::Abandoned(intent.clone()));
-        } else if is_done(ctx, state, intent).await? {
+        } else if is_done(ctx, state, intent, now).await? {
             settled.push(Settled::Done(intent.clone()));
         } else if parse_rfc3339(&intent.deadline).unwrap_or(Stamp(i64::MAX)) <= now.later() {
             settled.push(Settled::Abandoned(intent.clone()));
@@ -39,7 +40,7 @@ pub async fn settle(ctx: &Context, ledger: &Ledger, now: &Now) -> Result<Vec<Set
     Ok(settled)
 }
 
-async fn is_done(ctx: &Context, state: &State, intent: &Intent) -> Result<bool, Hold> {
+async fn is_done(ctx: &Context, state: &State, intent: &Intent, now: &Now) -> Result<bool, Hold> {
     match (&intent.action, &intent.lever) {
         // Gone or going: whoever did it, the pod is not evicted twice.
         (Action::Evict, _) => Ok(pod(ctx, intent).await?.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some())),
@@ -59,10 +60,12 @@ async fn is_done(ctx: &Context, state: &State, intent: &Intent) -> Result<bool, 
             let object = read_target(ctx, &handle.target).await?;
             Ok(object.is_some_and(|object| handle.replicas_of(&object) == Some(*to)))
         }
-        // Nothing was ever called for these.
-        (Action::SuspendToHost | Action::SuspendWorkload { .. } | Action::ResumeWorkload | Action::Scale { .. }, _) => {
-            Ok(false)
+        (Action::SuspendToHost, _) => {
+            let found = limits::is_asked_for(ctx, &intent.node, &intent.pod_uid, now).await;
+            found.map_err(|_| Hold::Changed { what: "the node's GpuMemoryNode could not be read".to_owned() })
         }
+        // Nothing was ever called for these.
+        (Action::SuspendWorkload { .. } | Action::ResumeWorkload | Action::Scale { .. }, _) => Ok(false),
     }
 }
 

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use gpumem_engine::identity::{ContainerId, PodUid};
 use gpumem_engine::pacing::Stamp;
-use gpumem_engine::policy::PolicyKey;
+use gpumem_engine::policy::{Mode, PolicyKey};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 
 use super::{LimitState, Limits, node};
-use crate::api::node::{ALL_DEVICES, FreezeSpec, LimitEntry};
+use crate::api::node::{ALL_DEVICES, FreezeSpec, GpuMemoryNode, LimitEntry};
 use crate::controller::context::Context;
-use crate::controller::now::{Now, rfc3339};
+use crate::controller::now::{Now, parse_rfc3339, rfc3339};
+use crate::controller::observe::Observed;
 
 /// Nothing stays frozen for longer, whoever asks.
 pub const LONGEST: Duration = Duration::from_hours(1);
@@ -74,8 +75,8 @@ impl Refusal {
     }
 }
 
-/// Asks the node's agent to freeze a container. Success means that it is asked for: [`freeze_state`] says what became of it.
-pub async fn request_freeze(ctx: &Context, request: &FreezeRequest, now: &Now) -> Result<(), Refusal> {
+/// Whether a container may be frozen, as far as its pod shows.
+pub async fn may_freeze(ctx: &Context, request: &FreezeRequest) -> Result<(), Refusal> {
     if request.group_pods > 1 {
         return Err(Refusal::SeveralPods(request.group_pods));
     }
@@ -87,6 +88,12 @@ pub async fn request_freeze(ctx: &Context, request: &FreezeRequest, now: &Now) -
     if has_exec_probe(&pod, &request.container) {
         return Err(Refusal::LivenessProbe(request.container.clone()));
     }
+    Ok(())
+}
+
+/// Asks the node's agent to freeze a container. Success means that it is asked for: [`freeze_state`] says what became of it.
+pub async fn request_freeze(ctx: &Context, request: &FreezeRequest, now: &Now) -> Result<(), Refusal> {
+    may_freeze(ctx, request).await?;
     super::begin_term(ctx);
     if !node::list(ctx, now).await || ctx.limits.state().unusable.is_some() {
         return Err(Refusal::Off);
@@ -111,8 +118,42 @@ pub async fn request_freeze(ctx: &Context, request: &FreezeRequest, now: &Now) -
         known.freezes.push(entry.clone());
     }
     write(ctx, &request.node, now).await;
-    let is_written = node::entry(ctx, &request.node, &(entry.container_id, entry.device)).is_some();
-    if is_written { Ok(()) } else { Err(Refusal::NotWritten) }
+    let key = (entry.container_id, entry.device);
+    if node::entry(ctx, &request.node, &key).is_some() {
+        return Ok(());
+    }
+    // No later round may ask for what nobody decides on any more.
+    if let Some(known) = ctx.limits.state().nodes.get_mut(&request.node) {
+        known.freezes.retain(|known| known.key() != (key.0.as_str(), key.1.as_str()));
+    }
+    Err(Refusal::NotWritten)
+}
+
+/// Whether the node's object asks for a freeze of this pod now, read anew.
+pub async fn is_asked_for(ctx: &Context, node: &str, pod: &PodUid, now: &Now) -> kube::Result<bool> {
+    let api: Api<GpuMemoryNode> = Api::all(ctx.read.clone());
+    let object = match api.get_opt(node).await {
+        Ok(object) => object,
+        Err(kube::Error::Api(status)) if status.code == 403 || status.code == 404 => None,
+        Err(error) => return Err(error),
+    };
+    let stands = |entry: &LimitEntry| {
+        let expires = parse_rfc3339(&entry.expires);
+        entry.freeze.is_some() && entry.pod_uid == pod.as_str() && expires.is_some_and(|expires| expires > now.stamp)
+    };
+    Ok(object.is_some_and(|object| object.spec.limits.iter().any(stands)))
+}
+
+/// Takes back the freezes of policies that are gone, or no longer in Enforce. Of one that is not valid now nothing is known.
+pub(super) fn release_orphans(ctx: &Context, observed: &[Observed]) {
+    let stands = |entry: &LimitEntry| {
+        let is_it = |one: &&Observed| format!("{}/{}", one.key.namespace, one.key.name) == entry.policy;
+        let policy = observed.iter().find(is_it).map(|one| &one.policy);
+        policy.is_some_and(|policy| policy.as_ref().map_or(true, |policy| policy.mode == Mode::Enforce))
+    };
+    for known in ctx.limits.state().nodes.values_mut() {
+        known.freezes.retain(&stands);
+    }
 }
 
 /// Takes a freeze back: the agent resumes the container as soon as its memory is free.

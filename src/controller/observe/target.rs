@@ -72,6 +72,14 @@ impl Selection {
         }
     }
 
+    /// Whether a reported pod is one of them.
+    pub async fn selects(&self, ctx: &Context, memory: &mut Memory, now: &Now, pod: &PodReport) -> bool {
+        match self {
+            Self::Labels(_) => self.may_select(pod),
+            Self::Owner(owner) => memory.chain(ctx, now, pod).await.owners.iter().any(|workload| is(workload, owner)),
+        }
+    }
+
     /// Keeps those that are.
     pub async fn narrow(
         &self,
@@ -80,11 +88,12 @@ impl Selection {
         now: &Now,
         found: Vec<Observation>,
     ) -> Vec<Observation> {
-        let Self::Owner(owner) = self else { return found };
+        if matches!(self, Self::Labels(_)) {
+            return found;
+        }
         let mut kept = Vec::new();
         for observation in found {
-            let chain = memory.chain(ctx, now, &observation.pod).await;
-            if chain.owners.iter().any(|workload| is(workload, owner)) {
+            if self.selects(ctx, memory, now, &observation.pod).await {
                 kept.push(observation);
             }
         }

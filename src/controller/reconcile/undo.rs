@@ -45,7 +45,9 @@ async fn resume(ctx: &Context, observed: &[Observed], deed: &LedgerDeed, deeds: 
     let mut deeds = deeds.clone();
     // Its pods are gone, so nobody has read what is remembered of it. Before the shortest rest is over nobody need.
     if now.stamp >= deed.stamp() + policy.disruption.cooldown {
-        let Ok(history) = profile::read(&ctx.read, &deed.namespace, &workload).await else { return Vec::new() };
+        let Ok(history) = profile::read(&ctx.read, &deed.namespace, &workload, now.stamp).await else {
+            return Vec::new();
+        };
         deeds.histories.insert(workload.uid.clone(), history);
     }
     let suspended = Suspended {

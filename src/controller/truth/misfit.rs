@@ -1,9 +1,10 @@
-//! Declared jobs that cannot fit. Flows in: what pods declare, and the device they are on. Flows out: one Event for each pod.
+//! Declared jobs that cannot fit. Flows in: what pods declare, and the device they are on. Flows out: one Event for each pod
+//! that a policy governs.
 
 use gpumem_engine::pacing::Stamp;
 use kube::runtime::events::Recorder;
 
-use super::{RETRY, WRITES, object, workload_of};
+use super::{RETRY, WRITES, governed, workload_of};
 use crate::controller::context::Context;
 use crate::controller::now::Now;
 use crate::controller::observe::{Memory, Observed};
@@ -23,7 +24,8 @@ pub(super) async fn warn(
     let cannot: Vec<_> = declarations
         .into_iter()
         .filter(|(pod, declaration, usable)| {
-            declaration.read.as_ref().is_ok_and(|declared| declared.cannot_fit(*usable))
+            observed.iter().any(|one| governed::may(one, pod))
+                && declaration.read.as_ref().is_ok_and(|declared| declared.cannot_fit(*usable))
                 && !memory.truth.misfits.contains(&pod.uid)
         })
         .take(WRITES)
@@ -36,10 +38,12 @@ pub(super) async fn warn(
         if memory.confirmed(ctx, now, &node, &pod, RETRY).await.is_err() {
             continue;
         }
+        let Some(policy) = governed::by(ctx, memory, observed, &pod, now).await else {
+            memory.truth.misfits.insert(pod.uid.clone());
+            continue;
+        };
         let Some(workload) = workload_of(ctx, memory, &pod, true, now).await else { continue };
-        let governed = memory.truth.governed.iter().find(|((uid, _), _)| *uid == pod.uid);
-        let policy = governed.and_then(|(_, governed)| object(observed, &governed.policy));
-        let whom = Whom { pod: &pod, node: &node, workload: &workload, policy };
+        let whom = Whom { pod: &pod, node: &node, workload: &workload, policy: Some(&*policy) };
         if let Ok(declared) = &declaration.read {
             event::does_not_fit(recorder, &whom, declared, usable).await;
         }

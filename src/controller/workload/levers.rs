@@ -24,8 +24,8 @@ pub struct Resolution {
     pub suspend: Result<SuspendHandle, Hold>,
     /// Changing the number of its pods.
     pub scale: Result<ScaleHandle, Hold>,
-    /// Kind of the workload, for what is missing altogether.
-    pub kind: String,
+    /// Freezing the container, with its GPU memory in host memory.
+    pub suspend_to_host: Result<(), Hold>,
 }
 
 impl Resolution {
@@ -35,12 +35,13 @@ impl Resolution {
             evict: self.evict.clone(),
             suspend: self.suspend.as_ref().map(|handle| Blast(handle.blast)).map_err(Clone::clone),
             scale: self.scale.as_ref().map(|handle| handle.replicas).map_err(Clone::clone),
-            suspend_to_host: Err(Hold::NoLever { lever: "suspend to host", kind: self.kind.clone() }),
+            suspend_to_host: self.suspend_to_host.clone(),
         }
     }
 
-    fn nothing(kind: &str, why: &Hold) -> Self {
-        Self { evict: Err(why.clone()), suspend: Err(why.clone()), scale: Err(why.clone()), kind: kind.to_owned() }
+    fn nothing(why: &Hold) -> Self {
+        let no = || why.clone();
+        Self { evict: Err(no()), suspend: Err(no()), scale: Err(no()), suspend_to_host: Err(no()) }
     }
 }
 
@@ -84,7 +85,7 @@ pub async fn resolve(
     };
     let links = match links {
         Ok(links) => links,
-        Err(why) => return Resolution::nothing(&kind, &why),
+        Err(why) => return Resolution::nothing(&why),
     };
     let namespace = &facts.pod.namespace;
     let is_marked = kueue::is_marked(&facts.labels)
@@ -92,11 +93,11 @@ pub async fn resolve(
     let admission = kueue::admission(client, &mut hops.catalogue, now, namespace, &chain.owners, is_marked).await;
     let admission = match admission {
         Ok(admission) => admission,
-        Err(why) => return Resolution::nothing(&kind, &why),
+        Err(why) => return Resolution::nothing(&why),
     };
     if let Some((kind, manager)) = links.iter().find_map(|link| Some((link.kind, job::foreign_manager(link.spec())?))) {
         let kind = format!("{} managed by {manager}", kind.name().unwrap_or_default());
-        return Resolution::nothing(&kind, &Hold::UnsupportedOwner { kind: kind.clone() });
+        return Resolution::nothing(&Hold::UnsupportedOwner { kind: kind.clone() });
     }
     let scale = match policy.actions.scale.map(|scale| scale.via) {
         Some(ScaleVia::Replicas) => scale(client, switches, hops, now, &links, &admission, facts).await,
@@ -106,7 +107,7 @@ pub async fn resolve(
         evict: evict(switches, policy, &links, &admission, facts),
         suspend: suspend(switches, &links, admission, facts),
         scale,
-        kind,
+        suspend_to_host: to_host(&links, facts),
     }
 }
 
@@ -165,6 +166,19 @@ fn evict(
     }
     let blast = links.iter().map(|link| blast(link, is_head)).max().unwrap_or(1);
     Ok(Blast(blast.max(1)))
+}
+
+/// Whether this pod may be frozen: nobody may wait for it, and the kubelet may not take it for dead. That the agents can do it
+/// at all was checked with the rights.
+fn to_host(links: &[Link<'_>], facts: &PodFacts) -> Result<(), Hold> {
+    let lever = "suspend to host";
+    if links.iter().map(Link::pods).max().unwrap_or(1) > 1 {
+        return Err(no(lever, "workload of several pods"));
+    }
+    if facts.has_exec_probe {
+        return Err(no(lever, "pod whose liveness probe runs a command in it"));
+    }
+    Ok(())
 }
 
 /// Pods that stop when one of this owner's does.

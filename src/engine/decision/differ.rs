@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use super::{Hold, LimitState, View};
+use crate::attempts::Loop;
+use crate::forecast::Class;
 use crate::pacing::{DAY, Past, PastResult, Stamp};
 
 /// A restart that buys less than this is none that helps.
@@ -32,4 +34,14 @@ pub(super) fn would_not<'a>(
     let as_much = used.0.abs_diff(filled.0) <= filled.0 / 10;
     let same = of_another && now.since(before.at) < DAY && young && as_quickly && as_much;
     same.then_some(Hold::WouldNotDiffer { used: filled })
+}
+
+/// The reason not to evict a pod whose workload is in a loop of OOMs at one peak: the next pod would meet the same end.
+///
+/// A leak ends at the same peak as well, that of its device, and there a restart buys time: one that took longer than
+/// [`LEAST_GAIN`] to come this far is not held back by it.
+pub(super) fn loops(view: &View, restart_loop: Option<&Loop>) -> Option<Hold> {
+    let known = restart_loop.filter(|known| known.container == view.container)?;
+    let buys_time = view.forecast.class == Class::Leak && view.age.is_some_and(|age| age >= LEAST_GAIN);
+    (!buys_time).then_some(Hold::RestartLoop { ooms: known.count, peak: known.peak })
 }

@@ -222,6 +222,13 @@ pub enum Hold {
         /// At about so much memory.
         used: Bytes,
     },
+    /// The workload's pods ran out at the same peak again and again.
+    RestartLoop {
+        /// OOMs in a row.
+        ooms: usize,
+        /// The highest memory of any of them.
+        peak: Bytes,
+    },
     /// It was tried on this pod and the risk stayed.
     DidNotHelp {
         /// What was tried.
@@ -339,6 +346,7 @@ impl Hold {
             Self::NoTimeForCheckpoint { .. } => "NoTimeForCheckpoint",
             Self::NoTime { .. } => "NoTime",
             Self::WouldNotDiffer { .. } => "WouldNotDiffer",
+            Self::RestartLoop { .. } => "RestartLoop",
             Self::DidNotHelp { .. } => "DidNotHelp",
             Self::WouldNotHelp { .. } => "WouldNotHelp",
             Self::LimitHolds { .. } => "LimitHolds",
@@ -524,6 +532,11 @@ impl fmt::Display for Hold {
                 f,
                 "the pod before this one reached about {} GiB as quickly, alone on its device: the next would as well; it needs a person: a smaller batch, a larger device, or a fix of the leak",
                 used.0 >> 30
+            ),
+            Self::RestartLoop { ooms, peak } => write!(
+                f,
+                "this workload ran out of GPU memory {ooms} times in a row at about {:.1} GiB, and the next pod would as well, so it is not evicted again: give it a smaller batch or a larger device, as the advice in its GpuMemoryProfile says",
+                peak.as_f64() / Bytes::gib(1).as_f64()
             ),
             Self::DidNotHelp { rung } => write!(f, "{} was tried for this pod and the risk stayed", rung.verb()),
             Self::WouldNotHelp { rung, why } => write!(f, "{} would not help: {why}", rung.verb()),

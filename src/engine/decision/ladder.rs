@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::checkpoint::Checkpointing;
 use super::{Act, Blast, Hold, LimitState, Standing, Step, StepKind, View, differ};
 use crate::forecast::Class;
-use crate::pacing::{Candidate, Deeds, Past, PastResult, Stamp};
+use crate::pacing::{Candidate, Deeds, History, Past, PastResult, Stamp};
 use crate::policy::{Checkpoint, Enforcement, Policy, Rung, Scale, ScaleVia};
 
 /// From the write of a limit until the agent has read it back, at most; it applies its node's limits every few seconds.
@@ -218,6 +218,12 @@ impl Climb<'_> {
     /// How many pods a step stops, if the workload has a lever for it.
     fn lever(&self, step: &Step) -> Result<Blast, Hold> {
         let levers = &self.standing.levers;
+        let restart_loop = self.remembered().and_then(|history| history.restart_loop.as_ref());
+        if *step == Step::Evict
+            && let Some(why) = differ::loops(self.view, restart_loop)
+        {
+            return Err(why);
+        }
         let blast = match step {
             Step::SuspendToHost => levers.suspend_to_host.clone().map(|()| Blast(1)),
             Step::SuspendWorkload { .. } => levers.suspend.clone(),
@@ -256,8 +262,11 @@ impl Climb<'_> {
 
     /// What was done to the workload, newest first.
     fn history(&self) -> impl Iterator<Item = &Past> + Clone {
-        let history = self.deeds.histories.get(&self.view.workload.uid);
-        history.into_iter().flat_map(|history| history.past.iter().rev())
+        self.remembered().into_iter().flat_map(|history| history.past.iter().rev())
+    }
+
+    fn remembered(&self) -> Option<&History> {
+        self.deeds.histories.get(&self.view.workload.uid)
     }
 
     /// The newest step of a kind that was carried out on the workload.

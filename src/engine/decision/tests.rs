@@ -191,7 +191,7 @@ fn a_pod_without_a_budget_is_evicted_where_the_policy_wants_none() {
 fn a_dry_run_is_decided_like_an_act_but_its_deeds_count_apart() {
     let mut deeds = Deeds::default();
     let past = Past::new(NOW, false, PastResult::Disrupted);
-    deeds.histories.insert(WorkloadUid("w".into()), History { past: vec![past] });
+    deeds.histories.insert(WorkloadUid("w".into()), History { past: vec![past], ..History::default() });
     let views = [at_risk("a", "w", 60)];
     match decide(NOW, &policy(Mode::DryRun), &views, &deeds).as_slice() {
         [Decision::Act(evict)] => assert!(evict.dry_run),

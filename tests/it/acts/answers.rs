@@ -50,14 +50,12 @@ async fn every_patch_carries_uid_and_version_and_names_us() {
 async fn a_request_says_until_when_and_a_suspension_says_whose_it_is() {
     let cluster = Case::RequestCheckpoint.stage().await;
     let done = Controller::start(&cluster, "c1").perform(&cluster, Case::RequestCheckpoint).await.unwrap();
-    let world = cluster.world();
-    let annotations = &world.get("", "pods", "ml", "train-0").unwrap()["metadata"]["annotations"];
+    let annotations = cluster.world().get("", "pods", "ml", "train-0").unwrap()["metadata"]["annotations"].clone();
     assert_eq!(annotations[REQUEST], done.intent.id.as_str());
     assert_eq!(
         annotations["gpumem.dev/checkpoint-deadline"], "2027-01-15T08:10:00Z",
         "ten minutes after it was decided"
     );
-    drop(world);
     let cluster = Case::Suspend.stage().await;
     let done = Controller::start(&cluster, "c1").perform(&cluster, Case::Suspend).await.unwrap();
     let world = cluster.world();

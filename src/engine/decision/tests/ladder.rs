@@ -1,6 +1,7 @@
 //! Which rung is taken, and why a stronger one is or is not.
 
 use super::*;
+use crate::attempts::Loop;
 use crate::policy::{Checkpoint, CheckpointNeed, Enforcement, GrowthLimit, OnTimeout, Resume, Rung, Scale, ScaleVia};
 
 pub fn scale(via: ScaleVia) -> Scale {
@@ -64,7 +65,7 @@ pub fn remembering(past: impl IntoIterator<Item = (i64, StepKind, PastResult, &'
         pod: Some(pod.into()),
         ..Past::new(Stamp(NOW.0 - ago), false, result)
     });
-    let history = History { past: past.collect() };
+    let history = History { past: past.collect(), ..History::default() };
     Deeds { histories: [(WorkloadUid("w".into()), history)].into(), ..Deeds::default() }
 }
 
@@ -273,7 +274,7 @@ fn a_pod_whose_replacement_would_run_out_as_quickly_is_left_alone() {
             age: Some(age),
             ..Past::new(Stamp(NOW.0 - 3000), false, PastResult::Disrupted)
         };
-        let history = History { past: vec![past] };
+        let history = History { past: vec![past], ..History::default() };
         Deeds { histories: [(WorkloadUid("w".into()), history)].into(), ..Deeds::default() }
     };
     let view = View { age: Some(minutes(20)), ..levered() };
@@ -351,4 +352,29 @@ fn every_reason_is_one_word_and_every_sentence_ends_open() {
         assert!(hold.reason().chars().all(char::is_alphanumeric), "{}", hold.reason());
         assert!(!hold.to_string().ends_with('.') && hold.to_string().len() > 20, "{hold}");
     }
+}
+
+#[test]
+fn a_workload_in_a_restart_loop_is_not_evicted_again() {
+    let evict = listing(Actions { evict: true, ..Actions::default() });
+    let known = Loop { container: "main".into(), count: 3, peak: Bytes::gib(75), since: Stamp(NOW.0 - 3600) };
+    let looping = |restart_loop: Loop| {
+        let history = History { restart_loop: Some(restart_loop), ..History::default() };
+        Deeds { histories: [(WorkloadUid("w".into()), history)].into(), ..Deeds::default() }
+    };
+    let young = View { age: Some(Duration::from_mins(10)), ..levered() };
+    let hold = Hold::RestartLoop { ooms: 3, peak: Bytes::gib(75) };
+    assert_eq!(taken(&evict, &young, &looping(known.clone())), Err(hold.clone()));
+    assert_eq!(taken(&evict, &View { age: None, ..levered() }, &looping(known.clone())), Err(hold.clone()));
+    assert!(hold.to_string().contains("3 times in a row at about 75.0 GiB"), "{hold}");
+    // Another container's loop is none of its own, and what a leak takes hours for a restart buys again.
+    let others = Loop { container: "sidecar".into(), ..known.clone() };
+    assert_eq!(taken(&evict, &young, &looping(others)), Ok(StepKind::Evict));
+    assert_eq!(taken(&evict, &levered(), &looping(known.clone())), Ok(StepKind::Evict));
+    let mut steps = levered();
+    steps.forecast.class = Class::Plateau;
+    assert_eq!(taken(&evict, &steps, &looping(known.clone())), Err(hold));
+    // Its suspension ends the loop.
+    let suspend = listing(Actions { suspend_workload: Some(Resume::Manual), evict: true, ..Actions::default() });
+    assert_eq!(taken(&suspend, &young, &looping(known)), Ok(StepKind::SuspendWorkload));
 }

@@ -335,10 +335,9 @@ impl Run {
             Some(open) => Brake::Unsettled(open.id.clone()),
             None => ledger.breaker.brake(self.world.now),
         };
-        let histories = self
-            .profiles
-            .iter()
-            .map(|(uid, past)| (uid.clone(), History { past: past.iter().map(|(_, past)| past.clone()).collect() }));
+        let histories = self.profiles.iter().map(|(uid, past)| {
+            (uid.clone(), History { past: past.iter().map(|(_, past)| past.clone()).collect(), ..History::default() })
+        });
         Deeds {
             leading_since: controller.leading_since,
             brake,
