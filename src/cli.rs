@@ -16,6 +16,8 @@ pub mod estimate;
 
 pub mod env_merge;
 
+pub mod checkpoint;
+
 /// Exit code: done, and the answer is no bad one.
 pub const FINE: u8 = 0;
 /// Exit code: the answer could not be found out.
@@ -91,6 +93,9 @@ pub enum Command {
     Estimate(Box<estimate::Args>),
     /// Show which environment variables the GPU containers of a manifest gain at admission, and which they keep.
     EnvMerge(env_merge::Args),
+    /// Answer requests to save work before a pod is stopped.
+    #[command(subcommand)]
+    Checkpoint(checkpoint::Action),
     /// Replay recorded data through the forecast.
     Replay(replay::Args),
     /// Print a completion script for a shell.
@@ -121,6 +126,10 @@ impl Cli {
             Command::Estimate(args) => finish(estimate::run(&args)),
             Command::EnvMerge(args) => finish(env_merge::run(&args)),
             Command::Replay(args) => finish(replay::run(&args)),
+            Command::Checkpoint(checkpoint::Action::Answer(args)) => match checkpoint(args) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => fail(&error),
+            },
             Command::Completion { shell } => {
                 clap_complete::generate(shell, &mut Self::command(), "gpumem", &mut std::io::stdout());
                 ExitCode::SUCCESS
@@ -136,6 +145,11 @@ impl Cli {
 fn cleanup(args: crate::controller::cleanup::Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(crate::controller::cleanup::run(args))?)
+}
+
+fn checkpoint(args: checkpoint::Args) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    Ok(runtime.block_on(checkpoint::run(args))?)
 }
 
 fn print_crds(directory: Option<&std::path::Path>) -> anyhow::Result<()> {

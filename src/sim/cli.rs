@@ -97,6 +97,9 @@ pub struct WorkloadArgs {
     /// Time between two lines of progress
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub progress: Duration,
+    /// Exit code when a signal ends it: 143 as a program that does not handle SIGTERM
+    #[arg(long, default_value_t = 0, value_name = "CODE")]
+    pub exit_on_signal: u8,
 }
 
 /// Flags of `fault`.
@@ -172,8 +175,20 @@ pub fn main_driver(args: DriverArgs) -> ExitCode {
 /// Runs a workload to its end.
 pub fn main_workload(args: WorkloadArgs) -> ExitCode {
     let signals = Signals::block();
-    let WorkloadArgs { socket: Socket { socket }, shape, device, name, kind, speed, tick, patience, progress } = args;
-    let config = workload::Config { socket, shape, device, name, kind, speed, tick, patience, progress };
+    let WorkloadArgs {
+        socket: Socket { socket },
+        shape,
+        device,
+        name,
+        kind,
+        speed,
+        tick,
+        patience,
+        progress,
+        exit_on_signal,
+    } = args;
+    let config =
+        workload::Config { socket, shape, device, name, kind, speed, tick, patience, progress, exit_on_signal };
     match workload::run(&config, &signals, |line| say(&line)) {
         Outcome::Ended(code) => ExitCode::from(code),
         Outcome::OutOfMemory(text) => {

@@ -1,7 +1,7 @@
 //! A process that uses simulated GPU memory along a shape, like a training job or a server.
 //!
 //! Flows in: a shape and the wall clock. Flows out: allocations and frees on the driver's socket, a line of progress now
-//! and then, and the end: PyTorch's message and exit 1 where memory is refused, 0 on SIGTERM, or what the shape says.
+//! and then, and the end: PyTorch's message and exit 1 where memory is refused, what it was told on SIGTERM, or what the shape says.
 
 use std::io;
 use std::path::PathBuf;
@@ -38,6 +38,8 @@ pub struct Config {
     pub patience: Duration,
     /// Time between two lines of progress.
     pub progress: Duration,
+    /// Exit code when a signal ends it.
+    pub exit_on_signal: u8,
 }
 
 /// How a workload ended.
@@ -72,7 +74,7 @@ pub fn run(config: &Config, signals: &Signals, mut say: impl FnMut(String)) -> O
                     held = 0;
                     connection.insert(client)
                 }
-                Ok(None) => return Outcome::Ended(0),
+                Ok(None) => return Outcome::Ended(config.exit_on_signal),
                 Err(outcome) => return outcome,
             },
         };
@@ -94,7 +96,7 @@ pub fn run(config: &Config, signals: &Signals, mut say: impl FnMut(String)) -> O
             next_line = Instant::now() + config.progress;
         }
         if signals.wait(config.tick).is_some() {
-            return Outcome::Ended(0);
+            return Outcome::Ended(config.exit_on_signal);
         }
     }
 }

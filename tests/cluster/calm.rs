@@ -16,6 +16,7 @@ use crate::support::world::World;
 use crate::support::{throughout, until};
 
 mod kinds;
+mod milder;
 
 /// From the start of a [`LEAK`] to its eviction: start, warm-up, detection, dwell, and what a busy machine adds.
 const EVICTION: Duration = Duration::from_secs(75);

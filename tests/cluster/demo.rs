@@ -28,11 +28,22 @@ async fn play() -> Result<bool> {
         Some(text) => text.parse().with_context(|| format!("seed `{text}` is not a number"))?,
         None => std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_nanos() as u64 % 100_000,
     };
-    let plan = Plan::draw(seed, &image);
+    let plan = Plan::draw(seed, &image).with_milder_rungs();
     let client = kube::Client::try_default().await.context("no cluster: run it through `make demo`")?;
     println!("\n{plan}\n");
-    println!("The policy (documented fields only, with times short enough to watch):\n");
+    println!("The main policy (documented fields only, with times short enough to watch):\n");
     println!("{}", indent(&serde_yaml::to_string(&story::cast::policy(&plan))?));
+    println!("The other policies differ in:\n");
+    for policy in story::cast::policies(&plan).iter().filter(|policy| policy["metadata"]["name"] != "guarded") {
+        println!(
+            "    {}: actions {}",
+            policy["metadata"]["name"].as_str().unwrap_or_default(),
+            policy["spec"]["actions"]
+        );
+        if let Some(limit) = policy["spec"].get("growthLimit") {
+            println!("        growthLimit {limit}");
+        }
+    }
     // What an earlier performance left would be taken for this one's.
     story::cast::leave(&client, &plan).await?;
     let mut screen = Screen::new();

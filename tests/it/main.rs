@@ -9,6 +9,7 @@ mod agent_driver;
 mod agent_metrics;
 mod agent_usage;
 mod boards;
+mod checkpoint;
 mod cleanup;
 mod cli;
 mod cli_view;

@@ -288,6 +288,11 @@ impl Climb<'_> {
     fn act(&self, step: Step, Blast(blast): Blast, passed: Vec<(Rung, Hold)>) -> Act {
         let mut reason = self.view.forecast.reason.clone();
         for (rung, why) in &passed {
+            // Taken, not passed over; and what follows it is this very step.
+            if *why == Hold::CheckpointTaken {
+                reason.push_str("; the application saved its work before");
+                continue;
+            }
             reason.push_str("; passed over ");
             reason.push_str(rung.verb());
             reason.push_str(": ");

@@ -1,8 +1,10 @@
-//! The objects of the story, created as a user would create them: a namespace, one policy, four Deployments.
+//! The objects of the story, created as a user would create them: a namespace, policies, Deployments and a Job.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::rbac::v1 as rbac;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 
@@ -12,15 +14,50 @@ use super::plan::{Plan, Role};
 
 const MANAGER: &str = "story";
 
-/// The one policy: documented fields only, with times short enough to watch.
+/// The policy of the main story: documented fields only, with times short enough to watch.
 pub fn policy(plan: &Plan) -> Value {
+    governing(plan, "guarded", Role::Guarded, json!([{"type": "Notify"}, {"type": "Evict"}]))
+}
+
+/// Every policy of the cast on stage.
+pub fn policies(plan: &Plan) -> Vec<Value> {
+    plan.order.iter().filter_map(|role| policy_of(plan, *role)).collect()
+}
+
+fn policy_of(plan: &Plan, role: Role) -> Option<Value> {
+    match role {
+        Role::Guarded => Some(policy(plan)),
+        Role::Saving => {
+            let checkpoint = json!({"timeoutSeconds": 60, "need": "Required"});
+            let actions = json!([
+                {"type": "Notify"}, {"type": "Checkpoint", "checkpoint": checkpoint}, {"type": "Evict"}
+            ]);
+            let mut policy = governing(plan, "saving", role, actions);
+            // Time for the save, and for the pod to end.
+            policy["spec"]["prediction"]["horizonSeconds"] = json!(180);
+            Some(policy)
+        }
+        Role::Job => {
+            let suspend = json!({"type": "SuspendWorkload", "suspendWorkload": {"resume": "Manual"}});
+            Some(governing(plan, "suspending", role, json!([{"type": "Notify"}, suspend])))
+        }
+        Role::Limited => {
+            let mut policy = governing(plan, "limiting", role, json!([{"type": "LimitGrowth"}]));
+            policy["spec"]["growthLimit"] = json!({"ceiling": "20Gi", "enforcement": "Kernel"});
+            Some(policy)
+        }
+        Role::Unguarded | Role::Plateau | Role::Pool | Role::Neighbour => None,
+    }
+}
+
+fn governing(plan: &Plan, name: &str, role: Role, actions: Value) -> Value {
     json!({
         "apiVersion": "gpumem.dev/v1alpha1",
         "kind": "GpuMemoryPolicy",
-        "metadata": {"name": "guarded", "namespace": plan.namespace},
+        "metadata": {"name": name, "namespace": plan.namespace},
         "spec": {
             "mode": "Enforce",
-            "target": {"podSelector": {"matchLabels": {"app": Role::Guarded.name()}}},
+            "target": {"podSelector": {"matchLabels": {"app": role.name()}}},
             "memory": {"headroom": "256Mi"},
             "prediction": {
                 "horizonSeconds": 90,
@@ -30,7 +67,7 @@ pub fn policy(plan: &Plan) -> Value {
                 "maxSampleAgeSeconds": 15,
                 "warmUpSeconds": 15
             },
-            "actions": [{"type": "Notify"}, {"type": "Evict"}],
+            "actions": actions,
             "disruption": {
                 "maxConcurrent": 1,
                 "maxPerHour": 4,
@@ -43,35 +80,95 @@ pub fn policy(plan: &Plan) -> Value {
     })
 }
 
-/// A Deployment of the cast.
-pub fn deployment(plan: &Plan, role: Role) -> Value {
-    json!({
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": role.name(), "namespace": plan.namespace},
+/// A member of the cast: a Deployment, or a Job.
+pub fn workload(plan: &Plan, role: Role) -> Value {
+    let mut template = json!({
+        "metadata": {"labels": {"app": role.name()}},
         "spec": {
-            "replicas": 1,
-            "selector": {"matchLabels": {"app": role.name()}},
-            "template": {
-                "metadata": {"labels": {"app": role.name()}},
-                "spec": {
-                    "terminationGracePeriodSeconds": 5,
-                    "containers": [{
-                        "name": "main",
-                        "image": plan.image,
-                        "imagePullPolicy": "IfNotPresent",
-                        "terminationMessagePolicy": "FallbackToLogsOnError",
-                        "args": [
-                            "sim", "workload", "--device", plan.gpu(role).to_string(), "--shape", plan.shape(role)
-                        ],
-                        "env": [{"name": "GPUMEM_SIM_SOCKET", "value": "/run/gpumem-sim/driver.sock"}],
-                        "volumeMounts": [{"name": "driver", "mountPath": "/run/gpumem-sim"}]
-                    }],
-                    "volumes": [{"name": "driver", "hostPath": {"path": driver_folder(), "type": "Directory"}}]
-                }
-            }
+            "terminationGracePeriodSeconds": 5,
+            "containers": [{
+                "name": "main",
+                "image": plan.image,
+                "imagePullPolicy": "IfNotPresent",
+                "terminationMessagePolicy": "FallbackToLogsOnError",
+                "args": [
+                    "sim", "workload", "--device", plan.gpu(role).to_string(), "--shape", plan.shape(role)
+                ],
+                "env": [{"name": "GPUMEM_SIM_SOCKET", "value": "/run/gpumem-sim/driver.sock"}],
+                "volumeMounts": [{"name": "driver", "mountPath": "/run/gpumem-sim"}]
+            }],
+            "volumes": [{"name": "driver", "hostPath": {"path": driver_folder(), "type": "Directory"}}]
         }
+    });
+    let metadata = json!({"name": role.name(), "namespace": plan.namespace});
+    if role == Role::Job {
+        template["spec"]["restartPolicy"] = json!("Never");
+        // As a program that does not handle SIGTERM: one that ends with 0 would count as done.
+        push(&mut template["spec"]["containers"][0]["args"], json!("--exit-on-signal=143"));
+        let ignored = json!({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]});
+        return json!({
+            "apiVersion": "batch/v1", "kind": "Job", "metadata": metadata,
+            "spec": {"backoffLimit": 0, "podFailurePolicy": {"rules": [ignored]}, "template": template}
+        });
+    }
+    if role == Role::Saving {
+        answers(plan, &mut template["spec"]);
+    }
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": role.name()}}, "template": template}
     })
+}
+
+/// Adds the sidecar that answers requests to save. What it saves with has to exit with 0, and take a moment.
+fn answers(plan: &Plan, spec: &mut Value) {
+    let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+    spec["serviceAccountName"] = json!(ANSWERER);
+    spec["initContainers"] = json!([{
+        "name": "checkpoint",
+        "restartPolicy": "Always",
+        "image": plan.image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": [
+            "checkpoint", "answer", "--annotations", "/podinfo/annotations",
+            "--exec", "gpumem", "sim", "state"
+        ],
+        "env": [
+            field("POD_NAME", "metadata.name"), field("POD_NAMESPACE", "metadata.namespace"),
+            {"name": "GPUMEM_SIM_SOCKET", "value": "/run/gpumem-sim/driver.sock"}
+        ],
+        "volumeMounts": [
+            {"name": "podinfo", "mountPath": "/podinfo"}, {"name": "driver", "mountPath": "/run/gpumem-sim"}
+        ]
+    }]);
+    let items = json!([{"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}]);
+    push(&mut spec["volumes"], json!({"name": "podinfo", "downwardAPI": {"items": items}}));
+}
+
+fn push(list: &mut Value, item: Value) {
+    if let Some(list) = list.as_array_mut() {
+        list.push(item);
+    }
+}
+
+/// Account of the pods that answer requests to save, and its rights.
+const ANSWERER: &str = "answers-checkpoints";
+
+async fn rights(client: &kube::Client, namespace: &str) -> Result<()> {
+    let metadata = json!({"name": ANSWERER, "namespace": namespace});
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata});
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata,
+        "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}]
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": metadata,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": ANSWERER},
+        "subjects": [{"kind": "ServiceAccount", "name": ANSWERER, "namespace": namespace}]
+    });
+    apply(&Api::<ServiceAccount>::namespaced(client.clone(), namespace), &account).await?;
+    apply(&Api::<rbac::Role>::namespaced(client.clone(), namespace), &role).await?;
+    apply(&Api::<rbac::RoleBinding>::namespaced(client.clone(), namespace), &binding).await
 }
 
 /// Folder on the node with the simulated driver's socket: where a real node has device files.
@@ -83,11 +180,18 @@ pub fn driver_folder() -> String {
 pub async fn enter(client: &kube::Client, plan: &Plan) -> Result<()> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     apply(&namespaces, &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": plan.namespace}})).await?;
-    let policies: Api<GpuMemoryPolicy> = Api::namespaced(client.clone(), &plan.namespace);
-    apply(&policies, &policy(plan)).await?;
+    if plan.order.contains(&Role::Saving) {
+        rights(client, &plan.namespace).await?;
+    }
+    let governing: Api<GpuMemoryPolicy> = Api::namespaced(client.clone(), &plan.namespace);
+    for policy in policies(plan) {
+        apply(&governing, &policy).await?;
+    }
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), &plan.namespace);
+    let jobs: Api<Job> = Api::namespaced(client.clone(), &plan.namespace);
     for role in &plan.order {
-        apply(&deployments, &deployment(plan, *role)).await?;
+        let object = workload(plan, *role);
+        if *role == Role::Job { apply(&jobs, &object).await? } else { apply(&deployments, &object).await? }
     }
     Ok(())
 }

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{Api, ListParams};
 
-use gpumem::api::names::metric;
+use gpumem::api::names::{ANNOTATION_CHECKPOINT_DONE, ANNOTATION_CHECKPOINT_REQUEST, ANNOTATION_SUSPENDED, metric};
+use gpumem::api::node::{GpuMemoryNode, LimitPhase};
 use gpumem::api::policy::{ActionType, GpuMemoryPolicy};
 
 use super::plan::{Plan, Role};
@@ -30,6 +32,21 @@ pub struct Frame {
     pub events: Vec<(String, String, String)>,
     /// UIDs of the pods that the policy's status says were evicted. A pod can be gone between two looks.
     pub evicted: Vec<String>,
+    /// Jobs of the cast that are suspended.
+    pub suspended: Vec<SuspendedJob>,
+}
+
+/// A Job that is suspended.
+#[derive(Clone, Debug)]
+pub struct SuspendedJob {
+    /// Whose.
+    pub role: Role,
+    /// It says that the suspension is ours.
+    pub is_ours: bool,
+    /// Failures it counts.
+    pub failed: i32,
+    /// It ended for good.
+    pub is_over: bool,
 }
 
 /// A pod of the cast.
@@ -49,6 +66,14 @@ pub struct PodView {
     pub exit_code: Option<i32>,
     /// Type and reason of a DisruptionTarget condition.
     pub disrupted: Option<String>,
+    /// What the last run that ended said last.
+    pub last_words: String,
+    /// It is asked to save its work.
+    pub is_asked: bool,
+    /// It answered that its work is saved.
+    pub is_saved: bool,
+    /// What the driver holds it to, in bytes, as the agent read it back.
+    pub limit: Option<i64>,
     /// Memory in bytes; `None` when the agent says nothing.
     pub used: Option<f64>,
     /// Lasting growth in bytes per second.
@@ -85,6 +110,12 @@ impl Observer {
                 frame.pods.push(view);
             }
         }
+        for (uid, bytes) in self.limits().await? {
+            if let Some(pod) = frame.pods.iter_mut().find(|pod| pod.uid == uid) {
+                pod.limit = Some(bytes);
+            }
+        }
+        frame.suspended = self.suspended().await?;
         frame.pods.sort_by_key(|pod| (pod.role, pod.name.clone()));
         for sample in &samples {
             let gpu = sample.label("gpu").to_owned();
@@ -131,6 +162,8 @@ impl Observer {
                 .find(|sample| label.0.is_empty() || sample.label(label.0) == label.1)
                 .map(|sample| sample.value)
         };
+        let noted = |name: &str| pod.metadata.annotations.as_ref().and_then(|all| all.get(name));
+        let asked = noted(ANNOTATION_CHECKPOINT_REQUEST);
         let phase = status.and_then(|status| status.phase.clone()).unwrap_or_default();
         Some(PodView {
             role,
@@ -138,6 +171,10 @@ impl Observer {
             state: if pod.metadata.deletion_timestamp.is_some() { "Terminating".to_owned() } else { phase },
             restarts: container.map_or(0, |container| container.restart_count),
             exit_code: ended.map(|ended| ended.exit_code),
+            last_words: ended.and_then(|ended| ended.message.clone()).unwrap_or_default(),
+            is_asked: asked.is_some(),
+            is_saved: asked.is_some() && noted(ANNOTATION_CHECKPOINT_DONE) == asked,
+            limit: None,
             disrupted: status.and_then(|status| {
                 let conditions = status.conditions.as_ref()?;
                 conditions.iter().find(|condition| condition.type_ == "DisruptionTarget")?.reason.clone()
@@ -149,6 +186,36 @@ impl Observer {
             risk: value(metric::CONTAINER_RISK, ("", "")),
             name,
         })
+    }
+
+    async fn limits(&self) -> Result<Vec<(String, i64)>> {
+        let nodes: Api<GpuMemoryNode> = Api::all(self.client.clone());
+        let listed = nodes.list(&ListParams::default()).await?.items;
+        let entries = listed.into_iter().filter_map(|node| node.status).flat_map(|status| status.limits);
+        Ok(entries
+            .filter(|entry| entry.state == LimitPhase::Applied)
+            .filter_map(|entry| Some((entry.pod_uid.clone(), entry.applied?)))
+            .collect())
+    }
+
+    async fn suspended(&self) -> Result<Vec<SuspendedJob>> {
+        let jobs: Api<Job> = Api::namespaced(self.client.clone(), &self.namespace);
+        let mut found = Vec::new();
+        for job in jobs.list(&ListParams::default()).await?.items {
+            let role = self.roles.iter().find(|role| Some(role.name()) == job.metadata.name.as_deref());
+            let Some(role) = role.filter(|_| job.spec.as_ref().is_some_and(|spec| spec.suspend == Some(true))) else {
+                continue;
+            };
+            let status = job.status.unwrap_or_default();
+            let over = |kind: &str| kind == "Complete" || kind == "Failed";
+            found.push(SuspendedJob {
+                role: *role,
+                is_ours: job.metadata.annotations.is_some_and(|noted| noted.contains_key(ANNOTATION_SUSPENDED)),
+                failed: status.failed.unwrap_or(0),
+                is_over: status.conditions.iter().flatten().any(|one| over(&one.type_) && one.status == "True"),
+            });
+        }
+        Ok(found)
     }
 
     async fn evicted(&self) -> Result<Vec<String>> {

@@ -1,5 +1,6 @@
 //! The product's main job as a story that is played on a real cluster: two identical leaking trainers, one under a policy
-//! in Enforce and one without, beside a plateau trainer and a server with a preallocated pool.
+//! in Enforce and one without, beside a plateau trainer and a server with a preallocated pool. The demo shows the milder rungs
+//! too: a trainer that is asked to save first, a Job that is suspended, a trainer held to a size beside a neighbour.
 //!
 //! `make demo` plays it for people, `tests/cluster` asserts it. Everything shown is read from the API server, the agents,
 //! the controller and the driver, as a user would read it.

@@ -21,7 +21,7 @@ pub struct Plan {
     pub order: Vec<Role>,
     /// Namespace of the cast.
     pub namespace: String,
-    /// The first of the two GPUs the cast shares.
+    /// The first of the GPUs the cast shares: two, or five with everybody on stage.
     pub first_gpu: u32,
     /// Image of agent, controller, driver and trainers.
     pub image: String,
@@ -29,7 +29,7 @@ pub struct Plan {
     pub length: Duration,
 }
 
-/// The cast: one Deployment each.
+/// The cast: one Deployment each, or one Job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// Leaks, under a policy in Enforce.
@@ -40,27 +40,44 @@ pub enum Role {
     Plateau,
     /// Takes 90 % of its GPU at once.
     Pool,
+    /// Leaks, under a policy that asks it to save before it is evicted.
+    Saving,
+    /// A Job that leaks, under a policy that suspends it.
+    Job,
+    /// Leaks, under a policy that limits its growth, on a shared GPU.
+    Limited,
+    /// Loads, then stays flat, on the same GPU.
+    Neighbour,
 }
 
 impl Role {
-    /// Everybody.
-    pub const ALL: [Self; 4] = [Self::Guarded, Self::Unguarded, Self::Plateau, Self::Pool];
+    /// The main story's.
+    pub const MAIN: [Self; 4] = [Self::Guarded, Self::Unguarded, Self::Plateau, Self::Pool];
+    /// Those that show the milder rungs.
+    pub const MILDER: [Self; 4] = [Self::Saving, Self::Job, Self::Limited, Self::Neighbour];
 
-    /// Name of the Deployment.
+    /// Name of the Deployment or Job.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Guarded => "trainer-guarded",
             Self::Unguarded => "trainer-unguarded",
             Self::Plateau => "trainer-plateau",
             Self::Pool => "server-pool",
+            Self::Saving => "trainer-saving",
+            Self::Job => "job-leaking",
+            Self::Limited => "trainer-limited",
+            Self::Neighbour => "trainer-neighbour",
         }
     }
 
-    /// Which of the two GPUs it runs on: each leaking trainer has one steady neighbour.
+    /// Which of the GPUs it runs on: each trainer of the main story that leaks has one steady neighbour.
     const fn place(self) -> u32 {
         match self {
             Self::Guarded | Self::Pool => 0,
             Self::Unguarded | Self::Plateau => 1,
+            Self::Saving => 2,
+            Self::Job => 3,
+            Self::Limited | Self::Neighbour => 4,
         }
     }
 }
@@ -71,7 +88,7 @@ impl Plan {
         let mut lot = Lot(seed);
         let leak_start = 25 + lot.below(15);
         let leak_rate = 45 + lot.below(20);
-        let mut order = Role::ALL.to_vec();
+        let mut order = Role::MAIN.to_vec();
         for last in (1..order.len()).rev() {
             order.swap(last, lot.below(last as u64 + 1) as usize);
         }
@@ -93,6 +110,18 @@ impl Plan {
         // Far enough to be seen as growth, and over before the risk has held as long as the policy asks.
         self.leak_stops_after = Some(700);
         self.length = Duration::from_secs(150);
+        self
+    }
+
+    /// The same performance with everybody on stage.
+    pub fn with_milder_rungs(mut self) -> Self {
+        self.order.extend(Role::MILDER);
+        self
+    }
+
+    /// The same performance with these alone on stage.
+    pub fn only(mut self, roles: &[Role]) -> Self {
+        roles.clone_into(&mut self.order);
         self
     }
 
@@ -120,6 +149,12 @@ impl Plan {
             Role::Guarded | Role::Unguarded => self.leak(),
             Role::Plateau => "load:to=71GiB,over=8s".to_owned(),
             Role::Pool => "pool:at=72GiB".to_owned(),
+            // Slow enough that a save of a minute would still come in time.
+            Role::Saving => "leak:from=58GiB,rate=110MiB/s,start=25s".to_owned(),
+            Role::Job => "leak:from=58GiB,rate=160MiB/s,start=20s".to_owned(),
+            // Held long before its limit, and without one it would fill the device a minute after it.
+            Role::Limited => "leak:from=8GiB,rate=150MiB/s,start=20s".to_owned(),
+            Role::Neighbour => "plateau:at=45GiB".to_owned(),
         }
     }
 }

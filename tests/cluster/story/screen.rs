@@ -32,8 +32,12 @@ impl Screen {
         if self.is_terminal && self.drawn > 0 {
             let _ = write!(out, "\x1b[{}A\x1b[J", self.drawn);
         }
-        for (at, object, reason, note) in &story.events[self.events_shown..] {
-            let _ = writeln!(out, "  {:>3} s  Event {reason} on {object}: {note}", at.as_secs());
+        for (index, (at, object, reason, note)) in story.events.iter().enumerate().skip(self.events_shown) {
+            // Pod, owner and policy get the same Event; one of them is enough to read.
+            if story.events[..index].iter().any(|(_, _, r, n)| (r, n) == (reason, note)) {
+                continue;
+            }
+            let _ = writeln!(out, "{:>5} s  Event {reason} on {object}:\n{}", at.as_secs(), wrapped(note));
         }
         self.events_shown = story.events.len();
         let table = table(frame);
@@ -44,26 +48,53 @@ impl Screen {
     }
 }
 
-fn table(frame: &Frame) -> String {
-    let mut out = String::new();
-    let gpus: Vec<_> = frame
+/// A line of a terminal of 100 columns; longer ones would break the redrawing.
+const LINE: usize = 100;
+/// GPUs told of in one line.
+const GPUS: usize = 3;
+
+/// A text in lines that fit, set in as far as the table's clock.
+fn wrapped(text: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        if line > 0 && line + 1 + word.chars().count() > LINE - 10 {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.iter().map(|line| format!("         {line}")).collect::<Vec<_>>().join("\n")
+}
+
+/// Text of one frame.
+pub fn table(frame: &Frame) -> String {
+    let mut gpus: Vec<_> = frame
         .gpus
         .iter()
         .filter(|(_, (used, _))| *used > 0.0)
-        .map(|(gpu, (used, total))| {
-            format!("GPU {gpu} {} {:.0} of {:.0} GiB", bar(used / total), gib(*used), gib(*total))
-        })
+        .map(|(gpu, (used, total))| format!("GPU {gpu} {} {:.0}/{:.0} GiB", bar(used / total), gib(*used), gib(*total)))
         .collect();
-    let _ = writeln!(out, "\n  {:>3} s  {}   SIMULATED GPUs", frame.at.as_secs(), gpus.join("   "));
-    let _ = writeln!(
-        out,
-        "         {:<38} {:<12} {:>9} {:>11} {:>7} {:>9}  RISK",
-        "POD", "STATE", "USED", "GROWTH", "P 5 MIN", "OOM IN"
-    );
-    for pod in &frame.pods {
-        let _ = writeln!(out, "         {}", row(pod));
+    gpus.push("(simulated)".to_owned());
+    let mut lines = vec![String::new()];
+    for (index, some) in gpus.chunks(GPUS).enumerate() {
+        let clock = if index == 0 { format!("{:>5} s", frame.at.as_secs()) } else { " ".repeat(7) };
+        lines.push(format!("{clock}  {}", some.join("  ")));
     }
-    out
+    lines.push(format!(
+        "  {:<34} {:<17} {:>8} {:>10} {:>7} {:>6}  RISK",
+        "POD", "STATE", "USED", "GROWTH", "P 5 MIN", "OOM IN"
+    ));
+    lines.extend(frame.pods.iter().map(row));
+    for job in &frame.suspended {
+        let whose = if job.is_ours { "suspended by gpumem" } else { "suspended by somebody else" };
+        lines.push(format!("  {:<34} {whose}", format!("Job {}", job.role.name())));
+    }
+    lines.iter().fold(String::new(), |out, line| out + &line.chars().take(LINE).collect::<String>() + "\n")
 }
 
 fn row(pod: &PodView) -> String {
@@ -75,12 +106,16 @@ fn row(pod: &PodView) -> String {
         Some(level) if level < 3.0 => "HIGH",
         Some(_) => "CRITICAL",
     };
-    let state = match pod.exit_code {
-        Some(code) if pod.restarts > 0 => format!("{} (exit {code})", pod.state),
+    let state = match (pod.exit_code, pod.limit) {
+        _ if pod.state != "Running" => pod.state.clone(),
+        (Some(code), _) if pod.restarts > 0 => format!("{} (exit {code})", pod.state),
+        _ if pod.is_saved => format!("{}, saved", pod.state),
+        _ if pod.is_asked => format!("{}, asked", pod.state),
+        (_, Some(limit)) => format!("{}, max {}Gi", pod.state, limit >> 30),
         _ => pod.state.clone(),
     };
     format!(
-        "{:<38} {:<12} {:>9} {:>11} {:>7} {:>9}  {}",
+        "  {:<34} {:<17} {:>8} {:>10} {:>7} {:>6}  {}",
         pod.name,
         state,
         shown(pod.used.map(|bytes| format!("{:.1} GiB", gib(bytes)))),
@@ -96,7 +131,50 @@ fn gib(bytes: f64) -> f64 {
 }
 
 fn bar(share: f64) -> String {
-    const WIDTH: usize = 20;
+    const WIDTH: usize = 10;
     let full = (share.clamp(0.0, 1.0) * WIDTH as f64).round() as usize;
     format!("[{}{}]", "█".repeat(full), "·".repeat(WIDTH - full))
+}
+
+#[test]
+fn a_frame_with_everybody_on_stage_fits_a_terminal_of_100_by_35() {
+    use super::plan::{Plan, Role};
+    use std::time::Duration;
+
+    let pod = |role: Role, state: &str| PodView {
+        role,
+        name: format!("{}-f68fd7d9bc-fvcsk", role.name()),
+        uid: role.name().to_owned(),
+        state: state.to_owned(),
+        restarts: i32::from(role == Role::Limited),
+        exit_code: (role == Role::Limited).then_some(1),
+        disrupted: None,
+        last_words: String::new(),
+        is_asked: role == Role::Saving,
+        is_saved: false,
+        limit: (role == Role::Limited).then_some(20 << 30),
+        used: Some(71.5 * 1_073_741_824.0),
+        growth: Some(-150.0 * 1_048_576.0),
+        probability: Some(1.0),
+        seconds_to_oom: Some(1234.0),
+        risk: Some(3.0),
+    };
+    let plan = Plan::draw(1, "image").with_milder_rungs();
+    // While one is replaced there are two of it.
+    let mut pods: Vec<_> = plan.order.iter().map(|role| pod(*role, "Running")).collect();
+    pods.extend([pod(Role::Guarded, "Terminating"), pod(Role::Saving, "Terminating")]);
+    let full = (71.5 * 1_073_741_824.0, 80.0 * 1_073_741_824.0);
+    let job = super::frame::SuspendedJob { role: Role::Job, is_ours: true, failed: 0, is_over: false };
+    let frame = Frame {
+        at: Duration::from_secs(123),
+        pods,
+        gpus: (0..5).map(|gpu| (gpu.to_string(), full)).collect(),
+        suspended: vec![job],
+        ..Frame::default()
+    };
+    let shown = table(&frame);
+    println!("{shown}");
+    assert!(shown.lines().count() < 35, "{shown}");
+    let widest = shown.lines().map(|line| line.chars().count()).max();
+    assert!(widest < Some(LINE), "{widest:?} columns leave nothing out:\n{shown}");
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::frame::{Frame, PodView};
+use super::frame::{Frame, PodView, SuspendedJob};
 use super::plan::{Plan, Role};
 
 /// Level from which a risk counts as flagged: 2 is High.
@@ -15,6 +15,8 @@ pub struct Story {
     plan: Plan,
     /// By pod UID.
     lives: BTreeMap<String, Life>,
+    /// The Job as it was suspended: when, and how it stood last.
+    suspended: Option<(Duration, SuspendedJob)>,
     /// Our Events, once each, with the time they were first seen.
     pub events: Vec<(Duration, String, String, String)>,
     told_at: Option<Duration>,
@@ -40,6 +42,14 @@ pub struct Life {
     pub disrupted: Option<(Duration, String)>,
     /// First restart seen: when, and the exit code of the run that ended.
     pub died: Option<(Duration, i32)>,
+    /// What that run said last.
+    pub last_words: String,
+    /// First seen asked to save.
+    pub asked: Option<Duration>,
+    /// First seen with the answer that its work is saved.
+    pub saved: Option<Duration>,
+    /// First seen held to a size: when, and the size in bytes.
+    pub limited: Option<(Duration, i64)>,
     /// Highest memory seen.
     pub peak: f64,
 }
@@ -56,7 +66,14 @@ pub struct Finding {
 impl Story {
     /// Nothing seen yet.
     pub fn new(plan: &Plan) -> Self {
-        Self { plan: plan.clone(), lives: BTreeMap::new(), events: Vec::new(), told_at: None, now: Duration::ZERO }
+        Self {
+            plan: plan.clone(),
+            lives: BTreeMap::new(),
+            suspended: None,
+            events: Vec::new(),
+            told_at: None,
+            now: Duration::ZERO,
+        }
     }
 
     /// Takes in a frame.
@@ -73,12 +90,16 @@ impl Story {
                 life.gone = Some(frame.at);
             }
         }
+        for job in frame.suspended.iter().filter(|job| job.role == Role::Job) {
+            let at = self.suspended.as_ref().map_or(frame.at, |(at, _)| *at);
+            self.suspended = Some((at, job.clone()));
+        }
         for (object, reason, note) in &frame.events {
             if !self.events.iter().any(|(_, o, r, n)| (o, r, n) == (object, reason, note)) {
                 self.events.push((frame.at, object.clone(), reason.clone(), note.clone()));
             }
         }
-        let told = self.is_evicted() && self.is_replaced() && self.unguarded_death().is_some();
+        let told = self.plan.order.iter().all(|role| self.is_done(*role));
         if told && self.told_at.is_none() {
             self.told_at = Some(frame.at);
         }
@@ -100,12 +121,22 @@ impl Story {
         self.lives(role).first().copied()
     }
 
-    fn is_evicted(&self) -> bool {
-        self.first(Role::Guarded).is_some_and(|life| life.disrupted.is_some())
+    /// Whether everything that was to happen to a role has happened.
+    fn is_done(&self, role: Role) -> bool {
+        let first = self.first(role);
+        match role {
+            Role::Guarded | Role::Saving => {
+                first.is_some_and(|life| life.disrupted.is_some()) && self.is_replaced(role)
+            }
+            Role::Unguarded | Role::Limited => first.is_some_and(|life| life.died.is_some()),
+            Role::Job => self.suspended.is_some() && first.is_some_and(|life| life.gone.is_some()),
+            // Nothing is to happen to them.
+            Role::Plateau | Role::Pool | Role::Neighbour => true,
+        }
     }
 
-    fn is_replaced(&self) -> bool {
-        self.lives(Role::Guarded).len() > 1
+    fn is_replaced(&self, role: Role) -> bool {
+        self.lives(role).len() > 1
     }
 
     fn unguarded_death(&self) -> Option<(Duration, i32)> {
@@ -116,20 +147,34 @@ impl Story {
     pub fn findings(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         let mut say = |holds: bool, text: String| findings.push(Finding { holds, text });
-        if self.plan.leak_stops_after.is_none() {
-            self.leak_findings(&mut say);
-        } else {
-            for role in [Role::Guarded, Role::Unguarded] {
+        let plays = |role: &Role| self.plan.order.contains(role);
+        if self.plan.leak_stops_after.is_some() {
+            for role in [Role::Guarded, Role::Unguarded].into_iter().filter(plays) {
                 let lives = self.lives(role);
                 let calm = lives.len() == 1 && lives[0].disrupted.is_none() && lives[0].died.is_none();
                 say(calm, format!("{} leaked, stopped in time, and was left alone", role.name()));
             }
+        } else if plays(&Role::Guarded) && plays(&Role::Unguarded) {
+            self.leak_findings(&mut say);
         }
-        for role in [Role::Plateau, Role::Pool] {
+        if plays(&Role::Saving) {
+            self.saving_findings(&mut say);
+        }
+        if plays(&Role::Job) {
+            self.job_findings(&mut say);
+        }
+        if plays(&Role::Limited) {
+            self.limit_findings(&mut say);
+        }
+        for role in [Role::Plateau, Role::Pool, Role::Neighbour].into_iter().filter(plays) {
             let lives = self.lives(role);
             let untouched =
                 lives.len() == 1 && lives[0].gone.is_none() && lives[0].disrupted.is_none() && lives[0].died.is_none();
             say(untouched, format!("{} was never touched", role.name()));
+            if role == Role::Neighbour {
+                // The device it shares does fill, until the other one is held.
+                continue;
+            }
             let flagged = lives.iter().find_map(|life| life.flagged);
             say(
                 flagged.is_none(),
@@ -142,7 +187,72 @@ impl Story {
         findings
     }
 
-    fn leak_findings(&self, say: &mut impl FnMut(bool, String)) {
+    fn saving_findings(&self, say: &mut dyn FnMut(bool, String)) {
+        let life = self.first(Role::Saving);
+        let asked = life.and_then(|life| life.asked);
+        let saved = life.and_then(|life| life.saved);
+        let evicted = life.and_then(|life| life.disrupted.as_ref().map(|(at, _)| *at));
+        say(asked.is_some(), sentence("trainer-saving", "asked to save", asked));
+        say(saved.is_some(), sentence("trainer-saving", "saved, answered by its sidecar", saved));
+        say(
+            evicted.is_some_and(|evicted| saved.is_some_and(|saved| saved <= evicted)),
+            sentence("trainer-saving", "evicted, after its answer", evicted),
+        );
+        say(life.is_some_and(|life| life.died.is_none()), "trainer-saving: no OOM before its eviction".to_owned());
+        say(self.is_replaced(Role::Saving), "trainer-saving: replaced by its Deployment".to_owned());
+    }
+
+    fn job_findings(&self, say: &mut dyn FnMut(bool, String)) {
+        let life = self.first(Role::Job);
+        let (at, job) = (self.suspended.as_ref().map(|(at, _)| *at), self.suspended.as_ref().map(|(_, job)| job));
+        say(job.is_some_and(|job| job.is_ours), sentence("job-leaking", "suspended, marked as ours", at));
+        let gone = life.and_then(|life| life.gone);
+        say(gone.is_some(), sentence("job-leaking", "its pod gone", gone));
+        say(life.is_some_and(|life| life.died.is_none()), "job-leaking: no OOM before its suspension".to_owned());
+        say(
+            job.is_some_and(|job| !job.is_over && job.failed == 0) && self.lives(Role::Job).len() == 1,
+            match job {
+                Some(job) if job.is_over => "job-leaking: the Job ended, and cannot go on".to_owned(),
+                Some(job) => {
+                    format!("job-leaking: waits for its owner to let it go on; failures counted: {}", job.failed)
+                }
+                None => "job-leaking: the Job runs on".to_owned(),
+            },
+        );
+    }
+
+    fn limit_findings(&self, say: &mut dyn FnMut(bool, String)) {
+        let life = self.first(Role::Limited);
+        let limited = life.and_then(|life| life.limited);
+        say(
+            limited.is_some_and(|(_, bytes)| bytes == 20 << 30),
+            limited.map_or_else(
+                || "trainer-limited: was not held".to_owned(),
+                |(at, bytes)| {
+                    format!("trainer-limited: held to {} GiB by the driver at {} s", bytes >> 30, at.as_secs())
+                },
+            ),
+        );
+        let died = life.and_then(|life| life.died);
+        let refused = life.is_some_and(|life| life.last_words.contains("CUDA out of memory"));
+        say(
+            died.is_some_and(|(_, code)| code == 1) && refused,
+            died.map_or_else(
+                || "trainer-limited: no allocation of its own failed".to_owned(),
+                |(at, code)| {
+                    let words = if refused { "CUDA out of memory" } else { "not by CUDA out of memory" };
+                    format!("trainer-limited: its own allocation failed at {} s (exit {code}, {words})", at.as_secs())
+                },
+            ),
+        );
+        let peak = life.map_or(0.0, |life| life.peak);
+        say(
+            peak > 0.0 && peak <= f64::from(20 << 10) * 1_048_576.0,
+            format!("trainer-limited: never above its limit ({:.1} GiB at most)", peak / 1_073_741_824.0),
+        );
+    }
+
+    fn leak_findings(&self, say: &mut dyn FnMut(bool, String)) {
         let guarded = self.first(Role::Guarded);
         let predicted = guarded.and_then(|life| life.predicted);
         say(
@@ -165,7 +275,7 @@ impl Story {
             ),
         );
         say(guarded.is_some_and(|life| life.died.is_none()), "trainer-guarded: no OOM before its eviction".to_owned());
-        say(self.is_replaced(), "trainer-guarded: replaced by its Deployment".to_owned());
+        say(self.is_replaced(Role::Guarded), "trainer-guarded: replaced by its Deployment".to_owned());
         let death = self.unguarded_death();
         say(
             death.is_some_and(|(_, code)| code == 1),
@@ -185,6 +295,10 @@ impl Story {
     }
 }
 
+fn sentence(who: &str, what: &str, at: Option<Duration>) -> String {
+    at.map_or_else(|| format!("{who}: never seen {what}"), |at| format!("{who}: {what} at {} s", at.as_secs()))
+}
+
 impl Life {
     fn new(at: Duration, pod: &PodView) -> Self {
         Self {
@@ -196,6 +310,10 @@ impl Life {
             flagged: None,
             disrupted: None,
             died: None,
+            last_words: String::new(),
+            asked: None,
+            saved: None,
+            limited: None,
             peak: 0.0,
         }
     }
@@ -209,6 +327,16 @@ impl Life {
         }
         if pod.state != "Terminating" && self.disrupted.is_none() && (pod.restarts > 0 || pod.exit_code.is_some()) {
             self.died.get_or_insert((at, pod.exit_code.unwrap_or_default()));
+            pod.last_words.clone_into(&mut self.last_words);
+        }
+        if pod.is_asked {
+            self.asked.get_or_insert(at);
+        }
+        if pod.is_saved {
+            self.saved.get_or_insert(at);
+        }
+        if let Some(bytes) = pod.limit {
+            self.limited.get_or_insert((at, bytes));
         }
         if let Some(left) = pod.seconds_to_oom {
             self.predicted.get_or_insert((at, left));

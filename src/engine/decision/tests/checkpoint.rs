@@ -123,6 +123,15 @@ fn a_checkpoint_is_worth_having_where_nothing_is_listed_after_it() {
 }
 
 #[test]
+fn what_follows_a_checkpoint_says_that_it_was_taken_and_not_that_it_was_passed_over() {
+    let decisions = decide(NOW, &required(), &[with(done("a"))], &Deeds::default());
+    let [Decision::Act(act)] = decisions.as_slice() else { panic!("{decisions:?}") };
+    assert_eq!(act.step, Step::Evict);
+    assert!(act.reason.ends_with("; the application saved its work before"), "{}", act.reason);
+    assert!(!act.reason.contains("passed over"), "{}", act.reason);
+}
+
+#[test]
 fn a_request_is_withdrawn_when_the_risk_is_over_and_not_before() {
     let withdrawn = |policy: &Policy, view: &View, deeds: &Deeds| {
         let all = decide(NOW, policy, std::slice::from_ref(view), deeds);
