@@ -120,7 +120,6 @@ fn read_growth(
         per_minute: max_per_minute.as_deref().map(|text| size("spec.growthLimit.maxPerMinute", text)).transpose()?,
         enforcement: match enforcement {
             Enforcement::Advise => policy::Enforcement::Advise,
-            Enforcement::Cooperative => policy::Enforcement::Cooperative,
             Enforcement::Kernel => policy::Enforcement::Kernel,
         },
     })

@@ -235,8 +235,6 @@ pub enum Ceiling {
 pub enum Enforcement {
     /// Say where the limit would be.
     Advise,
-    /// The hook in the process obeys.
-    Cooperative,
     /// The driver refuses allocations beyond it.
     Kernel,
 }

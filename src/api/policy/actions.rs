@@ -167,8 +167,8 @@ pub struct GrowthLimitSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 20), regex(pattern = r"^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"))]
     pub max_per_minute: Option<String>,
-    /// Advise says where the limit would be. Cooperative asks the hook in the process. Kernel has the driver refuse
-    /// allocations beyond it (NVIDIA driver 615 or later).
+    /// Advise says where the limit would be. Kernel has the driver refuse allocations beyond it (NVIDIA driver 615 or
+    /// later).
     #[serde(default)]
     pub enforcement: Enforcement,
 }
@@ -179,8 +179,6 @@ pub enum Enforcement {
     /// Say where the limit would be.
     #[default]
     Advise,
-    /// The hook in the process obeys.
-    Cooperative,
     /// The driver enforces.
     Kernel,
 }
