@@ -149,9 +149,9 @@ pub fn run(args: &SimulateArgs, now: f64, output: Output, style: Style) -> Resul
 fn load(args: &SimulateArgs, now: f64) -> Result<Recording, Error> {
     if let Some(place) = &args.prometheus {
         let text = if place.starts_with("http://") || place.starts_with("https://") {
-            let failed = |problem: String| match place.starts_with("http://") {
-                true => Error::Fetch { url: place.clone(), problem },
-                false => Error::Address { url: place.clone(), problem },
+            let failed = |problem: String| {
+                let url = place.clone();
+                if url.starts_with("http://") { Error::Fetch { url, problem } } else { Error::Address { url, problem } }
             };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(|error| failed(error.to_string()))?;
