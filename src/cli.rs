@@ -176,6 +176,26 @@ fn finish<E: std::error::Error>(outcome: Result<Shown, E>) -> ExitCode {
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("gpumem: {error:#}");
+    eprintln!("gpumem: {}", said(error));
     ExitCode::FAILURE
+}
+
+/// An error and its causes, each told once: many libraries' errors repeat their cause.
+fn said(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
+        "" => cause,
+        _ if text.contains(&cause) => text,
+        _ => format!("{text}: {cause}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_that_the_error_repeats_is_told_once() {
+        let error = anyhow::anyhow!("no such file").context("config: no such file").context("no client");
+        assert_eq!(said(&error), "no client: config: no such file");
+    }
 }

@@ -3,10 +3,13 @@
 
 use std::path::PathBuf;
 
+use gpumem_engine::estimate::cards;
 use gpumem_engine::estimate::fit::Verdict;
 use gpumem_engine::estimate::job::{Answer, answer};
+use gpumem_engine::estimate::known;
 use gpumem_engine::estimate::options::Options;
 use gpumem_engine::estimate::render;
+use gpumem_engine::estimate::vision;
 use gpumem_engine::quantity::Bytes;
 use serde_json::{Value, json};
 
@@ -162,6 +165,14 @@ pub enum Error {
         /// Which file.
         file: String,
     },
+    /// No container of the name that was given.
+    #[error("{file}: no container is named {name}; leave --container out to read all that ask for a GPU")]
+    NoSuchContainer {
+        /// Which file.
+        file: String,
+        /// Which name.
+        name: String,
+    },
     /// An annotation that is not what it should be.
     #[error("{place}: annotation {}: {problem}", manifest::ANNOTATION)]
     Annotation {
@@ -171,10 +182,10 @@ pub enum Error {
         problem: String,
     },
     /// The engine's word on a question of flags.
-    #[error(transparent)]
+    #[error("{0}{names}", names = names(.0))]
     Estimate(#[from] gpumem_engine::estimate::Error),
     /// The engine's word on a container of a manifest.
-    #[error("{place}: {source}{}", hint(unread))]
+    #[error("{place}: {source}{}{}", hint(unread), names(source))]
     Container {
         /// Which container.
         place: String,
@@ -187,6 +198,24 @@ pub enum Error {
 
 fn hint(unread: &[String]) -> String {
     if unread.is_empty() { String::new() } else { format!("; not read: {}", unread.join("; ")) }
+}
+
+/// The table that a message speaks of, where a name is not in it.
+fn names(error: &gpumem_engine::estimate::Error) -> String {
+    let gpumem_engine::estimate::Error::Unknown { field, .. } = error else { return String::new() };
+    let all: Vec<&str> = match *field {
+        "gpu" => cards::CARDS.iter().map(|card| card.name).collect(),
+        "model" => known::names().chain(vision::NETS.iter().map(|net| net.name)).collect(),
+        _ => return String::new(),
+    };
+    let mut lines = vec!["The table:".to_owned()];
+    for name in all {
+        match lines.last_mut().filter(|line| line.starts_with(' ') && line.len() + name.len() < 76) {
+            Some(line) => line.extend([", ", name]),
+            None => lines.push(format!("  {name}")),
+        }
+    }
+    format!("\n{}", lines.join("\n"))
 }
 
 /// Runs the command.
@@ -204,6 +233,9 @@ pub fn run(args: &Args) -> Result<Shown, Error> {
         return Ok(Shown { text, notes: Vec::new(), code: code(&answer, args.strict) });
     };
     let found = manifest::containers(&read::documents(file)?, args.container.as_deref())?;
+    if let (true, Some(name)) = (found.is_empty(), &args.container) {
+        return Err(Error::NoSuchContainer { file: file.display().to_string(), name: name.clone() });
+    }
     if found.is_empty() {
         return Err(Error::NoContainer { file: file.display().to_string() });
     }

@@ -96,6 +96,14 @@ pub enum Error {
         /// What happened, and what to do.
         problem: String,
     },
+    /// Not where a Prometheus can be asked.
+    #[error("Prometheus at {url}: {problem}")]
+    Address {
+        /// What was given.
+        url: String,
+        /// What to give.
+        problem: String,
+    },
     /// A horizon of nothing.
     #[error("--horizon must be at least 1s")]
     Horizon,

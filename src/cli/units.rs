@@ -22,6 +22,10 @@ pub fn size(text: &str) -> Result<Bytes, String> {
         _ => return Err("write a size like 24GiB, 512MiB or 18G".to_owned()),
     };
     let bytes = number.parse::<f64>().map_err(|_| "write a size like 24GiB, 512MiB or 18G".to_owned())? * unit;
+    // Nobody means 24 bytes by 24.
+    if unit <= 1.0 && (1.0..1_048_576.0).contains(&bytes) {
+        return Err(format!("{number} without a unit is bytes: write {number}GiB or {number}MiB"));
+    }
     // 2^50 is a thousand times the largest device.
     if (1.0..1_125_899_906_842_624.0).contains(&bytes) {
         Ok(Bytes::from_f64(bytes))
@@ -67,7 +71,8 @@ mod tests {
         assert_eq!(size("24Gi"), Ok(Bytes::gib(24)));
         assert_eq!(size("1.5 GiB"), Ok(Bytes::mib(1536)));
         assert_eq!(size("18G"), Ok(Bytes(18_000_000_000)));
-        for bad in ["", "GiB", "-1GiB", "1e9", "24 gigs", "0", "9999TiB", "NaN"] {
+        assert_eq!(size("1073741824"), Ok(Bytes::gib(1)));
+        for bad in ["", "GiB", "-1GiB", "1e9", "24 gigs", "0", "24", "9999TiB", "NaN"] {
             assert!(size(bad).is_err(), "{bad}");
         }
     }

@@ -26,10 +26,21 @@ const INDENT: usize = 14;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// The pod: pod/NAME or NAME.
+    #[arg(value_parser = pod)]
     pub pod: String,
     /// Only this container.
     #[arg(short, long)]
     pub container: Option<String>,
+}
+
+/// The name of a pod, with or without its kind. Other kinds are refused before a cluster is asked for a pod of that name.
+fn pod(text: &str) -> Result<String, String> {
+    match text.split_once('/') {
+        None | Some(("pod" | "pods" | "po", _)) => Ok(text.to_owned()),
+        Some((kind, _)) => Err(format!(
+            "only pods are explained, not {kind}; `kubectl gpumem top workloads` names the worst pod of each workload"
+        )),
+    }
 }
 
 /// One page.

@@ -184,7 +184,14 @@ impl Cli {
             }
             Command::Policy(PolicyCommand::Simulate { args, printing }) => {
                 let now = jiff::Timestamp::now().as_second() as f64;
-                given(simulate::run(args, now, printing.output, style))
+                match simulate::run(args, now, printing.output, style) {
+                    // No fault of what was given: a script may try again.
+                    Err(error @ crate::cli::replay::Error::Fetch { .. }) => {
+                        eprintln!("gpumem: {error}");
+                        ExitCode::from(FAILED)
+                    }
+                    outcome => given(outcome),
+                }
             }
             Command::Completion { shell } => {
                 clap_complete::generate(*shell, &mut Self::command(), "kubectl-gpumem", &mut std::io::stdout());
@@ -225,7 +232,13 @@ impl Cli {
         let watch = matches!(&self.command, Command::Top { args, .. } if args.watch);
         let cluster = match connect::cluster(self).await {
             Ok(cluster) => cluster,
-            Err(error) => return failed(&error),
+            Err(error) => {
+                // What is asked first where the rest does not work.
+                if matches!(self.command, Command::Version { .. }) {
+                    print!("{}", own_version());
+                }
+                return failed(&error);
+            }
         };
         if let Command::Top { args, .. } = &self.command
             && args.tui

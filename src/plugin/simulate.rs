@@ -149,12 +149,18 @@ pub fn run(args: &SimulateArgs, now: f64, output: Output, style: Style) -> Resul
 fn load(args: &SimulateArgs, now: f64) -> Result<Recording, Error> {
     if let Some(place) = &args.prometheus {
         let text = if place.starts_with("http://") || place.starts_with("https://") {
-            let failed = |problem: String| Error::Fetch { url: place.clone(), problem };
+            let failed = |problem: String| {
+                let url = place.clone();
+                if url.starts_with("http://") { Error::Fetch { url, problem } } else { Error::Address { url, problem } }
+            };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.map_err(|error| failed(error.to_string()))?;
             runtime
                 .block_on(prometheus::fetch(place, prometheus::Span::until(now, args.since, args.step)))
                 .map_err(failed)?
+        } else if place.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+            let problem = format!("write it with its scheme: --prometheus http://{place}");
+            return Err(Error::Address { url: place.clone(), problem });
         } else {
             read::text(place.as_ref())?
         };

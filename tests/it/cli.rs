@@ -107,6 +107,7 @@ fn a_question_that_makes_no_sense_ends_with_two() {
         &["estimate", "llama3.1-8b", "--batch", "-1"],
         &["estimate", "llama3.1-8b", "--optimizer", "magic"],
         &["estimate", "llama3.1-8b", "--capacity", "lots"],
+        &["estimate", "llama3.1-8b", "--capacity", "24"],
         &["estimate", "-f", "no/such/file.yaml"],
         &["estimate", "-f", "Cargo.toml"],
         &["estimate", "-f", "deploy/examples/known-peak.yaml"],
@@ -114,6 +115,23 @@ fn a_question_that_makes_no_sense_ends_with_two() {
         let (_, error, code) = gpumem(line);
         assert!(code == 2 && !error.is_empty(), "{line:?}: {code} {error}");
     }
+}
+
+#[test]
+fn what_cannot_be_answered_names_what_could_be() {
+    let plugin = env!("CARGO_BIN_EXE_kubectl-gpumem");
+    let manifests = "tests/data/cli/manifests.yaml";
+    let (_, error, code) = gpumem(&["estimate", "llama3.1-8b", "--gpu", "H300"]);
+    assert!(code == 2 && error.contains("H100-80GB") && error.contains("L40S"), "{error}");
+    assert!(error.lines().skip(1).all(|line| line.len() <= 80), "{error}");
+    let (_, error, code) = gpumem(&["estimate", "llama9"]);
+    assert!(code == 2 && error.contains("llama3.1-8b") && error.contains("resnet50"), "{error}");
+    let (_, error, code) = gpumem(&["estimate", "-f", manifests, "--container", "typo"]);
+    assert!(code == 2 && error.contains("no container is named typo"), "{error}");
+    let (_, error, code) = sh(plugin, &["explain", "deploy/trainer"]);
+    assert!(code == 2 && error.contains("only pods are explained, not deploy"), "{error}");
+    let (text, error, code) = sh(plugin, &["version", "--kubeconfig", "/no/such/file"]);
+    assert!(code == 1 && text.starts_with("plugin ") && error.contains("no way to a cluster"), "{text}{error}");
 }
 
 #[test]

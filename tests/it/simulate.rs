@@ -135,14 +135,15 @@ fn a_server_is_asked_one_range_query_and_its_answer_is_played() {
 #[test]
 fn what_cannot_be_asked_says_how_to_get_it_all_the_same() {
     let folder = Folder::new("bad");
-    for (place, says) in [
-        ("https://prometheus.example", "curl -sG https://prometheus.example/api/v1/query_range"),
-        ("http://127.0.0.1:1", "kubectl port-forward"),
-        ("/no/such/file", "cannot be read"),
-        ("Cargo.toml", "not an answer of Prometheus"),
+    for (place, says, ends) in [
+        ("https://prometheus.example", "curl -sG https://prometheus.example/api/v1/query_range", 2),
+        ("http://127.0.0.1:1", "kubectl port-forward", 1),
+        ("localhost:9090", "--prometheus http://localhost:9090", 2),
+        ("/no/such/file", "cannot be read", 2),
+        ("Cargo.toml", "not an answer of Prometheus", 2),
     ] {
         let (_, error, code) = simulate(&folder.0, &["--prometheus", place]);
-        assert!(code == 2 && error.contains(says), "{place}: {code} {error}");
+        assert!(code == ends && error.contains(says), "{place}: {code} {error}");
     }
     let (_, error, code) = simulate(&folder.0, &[]);
     assert!(code == 2 && error.contains("--prometheus"), "{error}");

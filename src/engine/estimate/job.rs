@@ -91,7 +91,7 @@ pub fn job(options: &Options) -> Result<Job, Error> {
     let run = run(options, &mut assumptions)?;
     let capacity = match options.capacity_gib {
         Some(gib) => {
-            within("capacity", gib, 0.1, 1e5)?;
+            within("capacity in GiB", gib, 0.1, 1e5)?;
             Some(gib * super::GIB)
         }
         None => None,

@@ -16,7 +16,7 @@ pub fn text(answer: &Answer) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
     let _ = write_text(answer, &mut out);
-    out
+    out.lines().flat_map(|line| [line.trim_end(), "\n"]).collect()
 }
 
 fn write_text(answer: &Answer, out: &mut String) -> std::fmt::Result {

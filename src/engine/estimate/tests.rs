@@ -161,6 +161,7 @@ fn the_table_says_what_will_not_fit_and_what_to_do() {
     for part in ["It will not fit A100-80GB", "Do this, in order:", "margin of error", "HF Trainer", "Assumed:"] {
         assert!(text.contains(part), "{part} is missing in\n{text}");
     }
+    assert!(text.lines().all(|line| !line.ends_with(' ')), "{text}");
     let value = render::json(&answer);
     assert_eq!(value["verdict"], "DoesNotFit");
     assert_eq!(
