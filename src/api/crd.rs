@@ -43,3 +43,54 @@ fn clean(value: &mut Value) {
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
+
+/// Fields of a policy, as paths, that its definition does not know: the API server would drop or refuse them, and a reader
+/// that passes over them would judge another policy than the one that was meant.
+pub fn unknown_fields(policy: &Value) -> Vec<String> {
+    let definition = GpuMemoryPolicy::crd();
+    let schema = definition.spec.versions.into_iter().next().and_then(|version| version.schema);
+    let schema = schema.and_then(|schema| schema.open_api_v3_schema).map(serde_json::to_value);
+    let mut unknown = Vec::new();
+    if let (Some(Ok(schema)), Some(spec)) = (schema, policy.get("spec")) {
+        compare(spec, &schema["properties"]["spec"], "spec", &mut unknown);
+    }
+    unknown
+}
+
+fn compare(value: &Value, schema: &Value, path: &str, unknown: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            let Some(known) = schema["properties"].as_object() else { return };
+            for (name, value) in fields {
+                let path = format!("{path}.{name}");
+                match known.get(name) {
+                    Some(schema) => compare(value, schema, &path, unknown),
+                    None => unknown.push(path),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| compare(item, &schema["items"], path, unknown)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn fields_that_the_definition_does_not_know_are_named_by_their_path() {
+        let policy = json!({"metadata": {"any": 1}, "spec": {
+            "mode": "Observe",
+            "target": {"podSelector": {"matchLabels": {"any.label/is": "fine"}}, "podSelektor": {}},
+            "actions": [{"type": "Notify"}, {"type": "Evict", "gently": true}],
+            "prediction": {"act": {"probabilityPercent": 80, "forSecond": 1}},
+        }});
+        let mut unknown = unknown_fields(&policy);
+        unknown.sort();
+        assert_eq!(unknown, ["spec.actions.gently", "spec.prediction.act.forSecond", "spec.target.podSelektor"]);
+        assert_eq!(unknown_fields(&json!({"spec": {"target": {"podSelector": {}}}})), Vec::<String>::new());
+    }
+}

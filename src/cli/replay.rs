@@ -11,7 +11,8 @@ use kube::ResourceExt;
 
 use super::{Format, Shown, read, units};
 use crate::api::convert::{self, Rejection};
-use crate::api::policy::GpuMemoryPolicy;
+use crate::api::crd;
+use crate::api::policy::{GpuMemoryPolicy, PodSelector, PolicyMode};
 
 /// Replay a recording through the forecast.
 ///
@@ -126,16 +127,17 @@ pub fn run(args: &Args) -> Result<Shown, Error> {
     }
     let evaluations = replay::evaluate(&rows, &options);
     let episodes = if args.summary { replay::episodes(&evaluations) } else { Vec::new() };
+    let note = no_capacity(&rows, &options);
     let text = match (args.output, args.summary) {
         (Format::Table, false) => replay::table(&evaluations),
+        // "No alarm" would be taken for "all is well".
+        (Format::Table, true) if note.is_some() => "nothing was judged\n".to_owned(),
         (Format::Table, true) => replay::summary(&episodes),
         (Format::Json, false) => lines(&evaluations),
         (Format::Json, true) => lines(&episodes),
     };
     let mut shown = Shown::fine(text);
-    if let Some(note) = no_capacity(&rows, &options) {
-        shown.notes.push(note);
-    }
+    shown.notes.extend(note);
     Ok(shown)
 }
 
@@ -182,7 +184,18 @@ pub fn policies(file: &std::path::Path) -> Result<Vec<Policy>, Error> {
         if document.get("kind").and_then(serde_json::Value::as_str) != Some("GpuMemoryPolicy") {
             continue;
         }
+        if let Some(field) = crd::unknown_fields(&document).first() {
+            return Err(wrong(format!("{field}: there is no such field; the API server would not take it")));
+        }
         let object: GpuMemoryPolicy = serde_json::from_value(document).map_err(|error| wrong(error.to_string()))?;
+        if object.spec.mode == PolicyMode::Enforce
+            && object.spec.target.pod_selector.as_ref().is_some_and(|s| *s == PodSelector::default())
+        {
+            return Err(wrong(
+                "spec.target.podSelector: mode Enforce needs one that selects something; the API server refuses this"
+                    .to_owned(),
+            ));
+        }
         let key = PolicyKey { namespace: object.namespace().unwrap_or_default(), name: object.name_any() };
         let policy = convert::policy(key, &object.spec, Mode::Enforce);
         found.push(policy.map_err(|Rejection { field, problem }| wrong(format!("{field}: {problem}")))?);

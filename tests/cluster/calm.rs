@@ -13,7 +13,7 @@ use crate::story::plan::Plan;
 use crate::story::{self, cast};
 use crate::support::scene::{LEAK, Scene};
 use crate::support::world::World;
-use crate::support::{throughout, until};
+use crate::support::{gpus, throughout, until};
 
 mod kinds;
 mod milder;
@@ -22,6 +22,9 @@ mod milder;
 const EVICTION: Duration = Duration::from_secs(75);
 
 async fn play(world: &World, plan: &Plan) -> Result<()> {
+    for role in &plan.order {
+        gpus::take(plan.gpu(*role), &plan.namespace);
+    }
     let told = story::play(&world.client, plan, |_, _| {}).await?;
     let failed: Vec<_> =
         told.findings().into_iter().filter(|finding| !finding.holds).map(|finding| finding.text).collect();
@@ -176,10 +179,10 @@ async fn a_growth_limit_makes_the_grower_fail_its_own_allocation_while_its_neigh
             spec["growthLimit"] = json!({"ceiling": "30Gi", "enforcement": "Kernel"});
         })
         .await?;
-    scene.deploy("neighbour", 3, "plateau:at=45GiB").await?;
+    scene.deploy("neighbour", 19, "plateau:at=45GiB").await?;
     scene.running("neighbour").await?;
     // Enough time to be held before 30 GiB, and without a limit it would fill the device a minute later.
-    scene.deploy("grower", 3, "leak:from=10GiB,rate=400MiB/s,start=15s").await?;
+    scene.deploy("grower", 19, "leak:from=10GiB,rate=400MiB/s,start=15s").await?;
     let uid = scene.running("grower").await?;
     let nodes: Api<GpuMemoryNode> = Api::all(world.client.clone());
     let held = until("the limit is read back", EVICTION, || async {

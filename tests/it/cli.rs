@@ -213,6 +213,8 @@ fn a_recording_that_is_none_is_refused_with_its_line() {
     }
     let (_, error, code) = gpumem(&["replay", &file]);
     assert!(code == 0 && error.contains("no capacity is known"), "{code} {error}");
+    let (text, _, _) = gpumem(&["replay", "--summary", &file]);
+    assert_eq!(text, "nothing was judged\n", "no alarm would be taken for all is well");
 }
 
 #[test]
@@ -228,6 +230,24 @@ fn a_policy_is_tested_on_a_recording() {
     let answer: serde_json::Value = serde_json::from_str(&sh(plugin, &json).0).unwrap();
     assert_eq!(answer["items"][0]["cameTrue"], 1);
     assert_eq!(answer["items"][0]["alarms"][0]["would"], "Evict");
+}
+
+#[test]
+fn a_policy_that_the_server_would_refuse_is_not_tested() {
+    let folder = Folder::new();
+    let file = recording(&folder.0);
+    let path = folder.0.join("policy.yaml");
+    for (spec, says) in [
+        ("{mode: Enforce, target: {podSelector: {}}}", "needs one that selects something"),
+        ("{target: {podSelector: {}}, predictions: {}}", "spec.predictions: there is no such field"),
+    ] {
+        let text =
+            format!("kind: GpuMemoryPolicy\napiVersion: gpumem.dev/v1alpha1\nmetadata: {{name: p}}\nspec: {spec}\n");
+        std::fs::write(&path, text).unwrap();
+        let line = ["policy", "test", "-f", path.to_str().unwrap(), "--trace", &file];
+        let (_, error, code) = sh(env!("CARGO_BIN_EXE_kubectl-gpumem"), &line);
+        assert!(code == 2 && error.contains(says), "{spec}: {code} {error}");
+    }
 }
 
 #[test]

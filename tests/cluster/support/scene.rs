@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use gpumem::api::policy::{ActionRecord, GpuMemoryPolicy};
 
-use super::until;
 use super::world::World;
+use super::{gpus, until};
 use crate::story::cast::driver_folder;
 
 /// A leak that fills the 20 GiB it has left in a minute and a half, and begins ten seconds after the start.
@@ -83,6 +83,7 @@ impl<'a> Scene<'a> {
 
     /// A workload of one pod.
     pub fn workload(&self, api_version: &str, kind: &str, name: &str, gpu: u32, shape: &str) -> Value {
+        gpus::take(gpu, &self.namespace);
         let mut object = json!({
             "apiVersion": api_version,
             "kind": kind,
