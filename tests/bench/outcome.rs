@@ -62,12 +62,13 @@ fn main() {
         words.nth(1).map(|text| text.parse::<u64>().expect("a number"))
     };
     let (fleets, devices) = (value("--fleets").unwrap_or(30), value("--devices").unwrap_or(40) as usize);
+    let first = value("--from").unwrap_or(FIRST_SEED);
     let names = ["nobody acts", "evict at 90 %", "predict_linear", "operator"];
     let mut sums = [Sum::default(); 4];
     let mut held = BTreeMap::<&'static str, u32>::new();
     let mut missed = BTreeMap::<(&'static str, &'static str), u32>::new();
     for fleet in 0..fleets {
-        let mut dice = Dice::new(19, FIRST_SEED + fleet);
+        let mut dice = Dice::new(19, first + fleet);
         let jobs: Vec<Job> = (0..devices).map(|_| Job::draw(&mut dice)).collect();
         for (place, sum) in sums.iter_mut().enumerate() {
             let column = match place {
@@ -79,7 +80,8 @@ fn main() {
             run(&jobs, column, Dice::new(23, fleet), sum, &mut held, &mut missed);
         }
     }
-    print(&names, &sums, fleets, devices);
+    println!("{fleets} fleets of {devices} devices, seeds {first} to {}", first + fleets - 1);
+    print(&names, &sums);
     println!("\nwhy the operator held back, pods and half minutes: {held:?}");
     println!("what it stood by and saw run out, by its last word and family: {missed:?}\n");
     figures(&sums);
@@ -146,8 +148,7 @@ fn run(
     }
 }
 
-fn print(names: &[&str; 4], sums: &[Sum; 4], fleets: u64, devices: usize) {
-    println!("{fleets} fleets of {devices} devices, seeds {FIRST_SEED} to {}", FIRST_SEED + fleets - 1);
+fn print(names: &[&str; 4], sums: &[Sum; 4]) {
     println!(
         "{:16} {:>6} {:>8} {:>9} {:>12} {:>11} {:>7}",
         "", "OOMs", "evicted", "innocent", "GPU h lost", "unfinished", "asked"
