@@ -61,17 +61,7 @@ fn policy(devices: usize) -> Policy {
         containers: Vec::new(),
         budget: Budget::Device,
         headroom: Bytes::ZERO,
-        prediction: Prediction {
-            horizon: Duration::from_mins(15),
-            declared_peak: None,
-            act_probability: 0.8,
-            act_for: Duration::from_mins(2),
-            clear_probability: 0.5,
-            clear_for: Duration::from_mins(5),
-            min_samples: 10,
-            max_sample_age: Duration::from_secs(30),
-            warm_up: Duration::from_mins(10),
-        },
+        prediction: Prediction::default(),
         actions: Actions {
             checkpoint: Some(Checkpoint {
                 timeout: TIMEOUT,

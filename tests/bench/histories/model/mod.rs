@@ -158,17 +158,7 @@ fn policy(dice: &mut Dice) -> Policy {
         containers: Vec::new(),
         budget: Budget::Device,
         headroom: Bytes::ZERO,
-        prediction: Prediction {
-            horizon: Duration::from_mins(15),
-            declared_peak: None,
-            act_probability: 0.8,
-            act_for: Duration::from_mins(2),
-            clear_probability: 0.5,
-            clear_for: Duration::from_secs(30),
-            min_samples: 10,
-            max_sample_age: Duration::from_secs(30),
-            warm_up: Duration::from_mins(10),
-        },
+        prediction: Prediction { clear_for: Duration::from_secs(30), ..Prediction::default() },
         actions: Actions {
             notify: false,
             limit_growth: false,
