@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpumem_engine::decision::{CheckpointState, Hold, PodRef, Standing, View, Workload};
+use gpumem_engine::decision::{CheckpointState, Hold, PodRef, View, Workload};
 use gpumem_engine::forecast::{Outlook, Unknown};
 use gpumem_engine::identity::PodUid;
 use gpumem_engine::pacing::{History, WorkloadUid};
@@ -19,13 +19,13 @@ use super::context::Context;
 use super::fleet::Observation;
 use super::limits;
 use super::now::Now;
-use super::profile;
 use super::reconcile::Stock;
-use super::workload::{Chain, Resolution, check_namespace, count_budgets, read_group, resolve};
+use super::workload::{Chain, Resolution};
 use crate::api::convert::{self, Rejection};
 use crate::api::policy::GpuMemoryPolicy;
 use crate::api::usage::PodReport;
 
+pub mod ahead;
 mod checkpoint;
 mod memory;
 mod target;
@@ -95,18 +95,20 @@ pub async fn observe(
         observed.push(one);
     }
     let settled = claims.settle(policies);
-    let conflicts: HashSet<PodUid> = ctx.fleet().conflicts().into_iter().map(|(pod, _)| pod).collect();
-    for (one, governed) in observed.iter_mut().zip(settled) {
+    let mut found = Vec::new();
+    for (place, (one, governed)) in observed.iter_mut().zip(settled).enumerate() {
         one.lost_to = governed.lost_to;
         let Ok(policy) = one.policy.clone() else { continue };
         for (pod, containers) in by_pod(governed.containers) {
             let tied = governed.tied.get(&pod).cloned();
-            if let Some(first) = containers.first().filter(|_| conflicts.contains(&pod)) {
-                // Several nodes claim it: what the API says settles it, for the next round.
-                let _ = memory.confirmed(ctx, now, &first.node, &first.pod, CONFIRM_AGE).await;
-            }
-            view(ctx, memory, stock, now, &policy, one, containers, tied).await;
+            found.extend(Seen::of(memory, now, &policy, place, containers, tied));
         }
+    }
+    learn(ctx, memory, stock, now, &observed, &found).await;
+    for seen in found.into_iter().filter(|seen| !seen.is_terminating) {
+        let one = &mut observed[seen.place];
+        let Ok(policy) = one.policy.clone() else { continue };
+        view(ctx, memory, stock, now, &policy, one, seen).await;
     }
     let keys: Vec<PolicyKey> = observed.iter().map(|one| one.key.clone()).collect();
     memory.forget_gone(now, &keys);
@@ -153,8 +155,88 @@ fn by_pod(containers: Vec<Observation>) -> BTreeMap<PodUid, Vec<Observation>> {
     pods
 }
 
-/// Adds the view of one pod: its worst container stands for it.
-#[allow(clippy::too_many_arguments)] // What one pod is judged by.
+/// A pod as its agent reports it: its worst container stands for it.
+struct Seen {
+    /// Which of the policies governs it.
+    place: usize,
+    levels: Vec<(Observation, Level)>,
+    worst: Observation,
+    level: Level,
+    /// Another policy of the same rank.
+    tied: Option<String>,
+    /// It ends by itself; what it held is on its way back.
+    is_terminating: bool,
+}
+
+impl Seen {
+    fn of(
+        memory: &mut Memory,
+        now: &Now,
+        policy: &Policy,
+        place: usize,
+        containers: Vec<Observation>,
+        tied: Option<String>,
+    ) -> Option<Self> {
+        let levels: Vec<(Observation, Level)> = containers
+            .into_iter()
+            .map(|observation| {
+                let level = memory.level(now, policy, &observation, &observation.forecast);
+                (observation, level)
+            })
+            .collect();
+        let is_terminating = levels.iter().any(|(observation, _)| observation.pod.terminating);
+        let worst = levels.iter().max_by(|(a, a_level), (b, b_level)| {
+            (*a_level, probability(a)).partial_cmp(&(*b_level, probability(b))).unwrap_or(std::cmp::Ordering::Equal)
+        });
+        let (worst, level) = worst.cloned()?;
+        Some(Self { place, levels, worst, level, tied, is_terminating })
+    }
+
+    /// Whether something is to be done about it, if it may be.
+    fn wants_action(&self, policy: &Policy) -> bool {
+        self.level == Level::High && policy.actions.act() && policy.mode > Mode::Observe
+    }
+
+    /// Why nothing is done about it, whatever the API says of it.
+    fn barred(&self, one: &Observed) -> Result<(), Hold> {
+        one.barred.clone()?;
+        self.tied.clone().map_or(Ok(()), |with| Err(Hold::Tied { with }))
+    }
+}
+
+/// Reads what views of these pods rest on, as far as it is not known.
+async fn learn(ctx: &Context, memory: &mut Memory, stock: &Stock, now: &Now, observed: &[Observed], found: &[Seen]) {
+    ahead::chains(ctx, memory, now, found.iter().filter(|seen| !seen.is_terminating).map(|seen| &*seen.worst.pod))
+        .await;
+    let is_due = |memory: &Memory, seen: &Seen| {
+        let one = &observed[seen.place];
+        let wants = one.policy.as_ref().is_ok_and(|policy| seen.wants_action(policy));
+        wants && seen.barred(one).is_ok() && memory.candidate(now, &one.key, &seen.worst.pod.uid).is_none()
+    };
+    let conflicts: HashSet<PodUid> = ctx.fleet().conflicts().into_iter().map(|(pod, _)| pod).collect();
+    let age = |seen: &Seen| {
+        let uid = &seen.worst.pod.uid;
+        if !seen.is_terminating && (is_due(memory, seen) || stock.request(uid).is_some()) {
+            return Some(DECIDE_AGE);
+        }
+        // Where several nodes claim it, what the API says settles it, for the next round.
+        let is_doubtful = conflicts.contains(uid) || (!seen.is_terminating && seen.level >= Level::Elevated);
+        is_doubtful.then_some(CONFIRM_AGE)
+    };
+    let pods: Vec<_> = found.iter().filter_map(|seen| Some((&*seen.worst.pod, age(seen)?))).collect();
+    ahead::pods(ctx, memory, now, &pods).await;
+    let candidates: Vec<&Seen> = found.iter().filter(|seen| !seen.is_terminating && is_due(memory, seen)).collect();
+    let mut due = Vec::new();
+    for seen in candidates {
+        if memory.confirmed(ctx, now, &seen.worst.node, &seen.worst.pod, CONFIRM_AGE).await.is_ok() {
+            let chain = memory.chain(ctx, now, &seen.worst.pod).await;
+            due.push(ahead::Due { place: seen.place, worst: seen.worst.clone(), chain });
+        }
+    }
+    ahead::looks(ctx, memory, now, observed, &due).await;
+}
+
+/// Adds the view of one pod. Everything it rests on was read before.
 async fn view(
     ctx: &Context,
     memory: &mut Memory,
@@ -162,52 +244,35 @@ async fn view(
     now: &Now,
     policy: &Policy,
     one: &mut Observed,
-    containers: Vec<Observation>,
-    tied: Option<String>,
+    seen: Seen,
 ) {
-    let mut levels: Vec<(Observation, Level)> = containers
-        .into_iter()
-        .map(|observation| {
-            let level = memory.level(now, policy, &observation, &observation.forecast);
-            (observation, level)
-        })
-        .collect();
-    if levels.iter().any(|(observation, _)| observation.pod.terminating) {
-        // It ends by itself; what it held is on its way back.
-        return;
-    }
-    one.stale += levels.iter().filter(|(observation, _)| is_stale(policy, observation)).count();
-    let worst = levels.iter().max_by(|(a, a_level), (b, b_level)| {
-        (*a_level, probability(a)).partial_cmp(&(*b_level, probability(b))).unwrap_or(std::cmp::Ordering::Equal)
-    });
-    let Some((worst, level)) = worst.cloned() else { return };
-    let (mut worst, mut level) = (worst, level);
-    let chain = memory.chain(ctx, now, &worst.pod).await;
-    let workload = chain.top().cloned().unwrap_or_else(|| pod_as_workload(&worst.pod));
+    one.stale += seen.levels.iter().filter(|(observation, _)| is_stale(policy, observation)).count();
+    let chain = memory.chain(ctx, now, &seen.worst.pod).await;
+    let workload = chain.top().cloned().unwrap_or_else(|| pod_as_workload(&seen.worst.pod));
     let mut standing = Err(Hold::ModeObserve);
     let mut started = None;
-    if level >= Level::Elevated {
-        if let Err(why) = memory.confirmed(ctx, now, &worst.node, &worst.pod, CONFIRM_AGE).await {
+    let mut seen = seen;
+    if seen.level >= Level::Elevated {
+        if let Err(why) = memory.confirmed(ctx, now, &seen.worst.node, &seen.worst.pod, CONFIRM_AGE).await {
             // What the API does not confirm is no knowledge: neither a risk nor its absence.
-            level = Level::Unknown;
-            worst.forecast.outlook = Outlook::Unknown { why: Unknown::NoData };
-            worst.forecast.reason = why.to_string();
-            for (_, level) in &mut levels {
+            seen.level = Level::Unknown;
+            seen.worst.forecast.outlook = Outlook::Unknown { why: Unknown::NoData };
+            seen.worst.forecast.reason = why.to_string();
+            for (_, level) in &mut seen.levels {
                 *level = Level::Unknown;
             }
         }
-        let wants_action = level == Level::High && policy.actions.act() && policy.mode > Mode::Observe;
-        if wants_action {
-            standing = match (tied, one.barred.clone()) {
-                (_, Err(why)) => Err(why),
-                (Some(with), Ok(())) => Err(Hold::Tied { with }),
-                (None, Ok(())) => stand(ctx, memory, now, policy, one, &worst, &chain).await.map(|looked| {
+        if seen.wants_action(policy) {
+            standing = match seen.barred(one) {
+                Err(why) => Err(why),
+                Ok(()) => stand(memory, now, one, &seen.worst, &chain).map(|looked| {
                     started = looked.started;
                     looked.standing
                 }),
             };
         }
     }
+    let Seen { levels, worst, level, .. } = seen;
     let uid = worst.pod.uid.clone();
     let checkpoint = match stock.request(&uid) {
         Some(request) => checkpoint::state(ctx, memory, now, request, &worst).await,
@@ -242,57 +307,15 @@ async fn view(
     one.containers.extend(levels);
 }
 
-/// Whether a pod may be acted on, read from the API at most [`DECIDE_AGE`] ago.
-async fn stand(
-    ctx: &Context,
-    memory: &mut Memory,
-    now: &Now,
-    policy: &Policy,
-    one: &mut Observed,
-    worst: &Observation,
-    chain: &Chain,
-) -> Result<Looked, Hold> {
-    let key = (policy.key.clone(), worst.pod.uid.clone());
-    let known = memory.candidates.get(&key).filter(|(at, _)| now.stamp.since(*at) < DECIDE_AGE);
-    let looked = if let Some((_, looked)) = known {
-        looked.clone()
-    } else {
-        let looked = look(ctx, memory, now, policy, worst, chain).await;
-        memory.candidates.insert(key, (now.stamp, looked.clone()));
-        looked
-    };
-    let looked = looked?;
+/// Whether a pod may be acted on, as it was read at most [`DECIDE_AGE`] ago.
+fn stand(memory: &Memory, now: &Now, one: &mut Observed, worst: &Observation, chain: &Chain) -> Result<Looked, Hold> {
+    let unread = || Hold::PodUnverified { why: "it was not read".to_owned() };
+    let looked = memory.candidate(now, &one.key, &worst.pod.uid).cloned().ok_or_else(unread)??;
     if let Some(top) = chain.top() {
         one.histories.insert(top.uid.clone(), looked.history.clone());
     }
     one.levers.insert(worst.pod.uid.clone(), looked.levers.clone());
     Ok(looked)
-}
-
-async fn look(
-    ctx: &Context,
-    memory: &mut Memory,
-    now: &Now,
-    policy: &Policy,
-    worst: &Observation,
-    chain: &Chain,
-) -> Result<Looked, Hold> {
-    let namespace = &worst.pod.namespace;
-    let facts = memory.confirmed(ctx, now, &worst.node, &worst.pod, DECIDE_AGE).await?;
-    facts.check(&policy.disruption.protect)?;
-    chain.standing.clone()?;
-    check_namespace(&ctx.read, namespace).await?;
-    let Some(top) = chain.top() else { return Err(Hold::OwnerUnknown { why: "it has none".to_owned() }) };
-    let group = read_group(&ctx.read, namespace, top).await?;
-    let mut group = group.ok_or_else(|| Hold::OwnerUnknown { why: format!("{} {} is gone", top.kind, top.name) })?;
-    group.budgets =
-        count_budgets(&ctx.read, namespace, &facts.labels).await.map_err(super::workload::Error::into_hold)?;
-    let history = profile::read(&ctx.read, namespace, top, now.stamp)
-        .await
-        .map_err(|error| Hold::LedgerUnreadable { why: error.to_string() })?;
-    let levers = resolve(&ctx.read, &ctx.workload_kinds, &mut memory.hops, now.stamp, policy, chain, &facts).await;
-    let standing = Standing { group, ready: facts.ready, levers: levers.levers(), grace: facts.grace };
-    Ok(Looked { standing, history, levers, started: facts.started.get(&worst.container).copied() })
 }
 
 fn is_stale(policy: &Policy, observation: &Observation) -> bool {

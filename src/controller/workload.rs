@@ -30,7 +30,7 @@ mod replicas;
 mod size;
 
 pub use chain::{Chain, Hops};
-pub use group::{count_budgets, read_group};
+pub use group::{Budgets, count_budgets, read_group};
 pub use handle::{ScaleHandle, ScaleWrite, SuspendHandle, SuspendState, Target};
 pub use kind::{Kind, Lever, Switches};
 pub use levers::{Resolution, resolve};

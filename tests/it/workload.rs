@@ -81,7 +81,7 @@ fn protecting(protect: &str) -> Policy {
 async fn climb(cluster: &Cluster) -> (Hops, Chain) {
     let client = cluster.api.client();
     let facts = read_pod(&client, "ml", "p").await.unwrap().unwrap();
-    let mut hops = Hops::default();
+    let hops = Hops::default();
     let chain = hops.climb(&client, "ml", facts.owner.as_ref()).await;
     (hops, chain)
 }
@@ -89,8 +89,8 @@ async fn climb(cluster: &Cluster) -> (Hops, Chain) {
 async fn look_with(cluster: &Cluster, policy: &Policy, switches: &Switches) -> Resolution {
     let client = cluster.api.client();
     let facts = read_pod(&client, "ml", "p").await.unwrap().unwrap();
-    let (mut hops, chain) = climb(cluster).await;
-    resolve(&client, switches, &mut hops, Stamp(cluster.stamp), policy, &chain, &facts).await
+    let (hops, chain) = climb(cluster).await;
+    resolve(&client, switches, &hops, Stamp(cluster.stamp), policy, &chain, &facts).await
 }
 
 async fn look(cluster: &Cluster, policy: &Policy) -> Resolution {
@@ -477,7 +477,7 @@ async fn an_owner_deleted_or_replaced_between_climb_and_look_is_not_acted_on() {
         cluster.world().before(Method::GET, "/jobs/o0", |_| {});
         let client = cluster.api.client();
         let facts = read_pod(&client, "ml", "p").await.unwrap().unwrap();
-        let (mut hops, chain) = climb(&cluster).await;
+        let (hops, chain) = climb(&cluster).await;
         cluster.world().before(Method::GET, "/jobsets/o1", move |world| {
             if replace {
                 world.edit("jobset.x-k8s.io", "jobsets", "ml", "o1", |object| object["metadata"]["uid"] = json!("new"));
@@ -487,7 +487,7 @@ async fn an_owner_deleted_or_replaced_between_climb_and_look_is_not_acted_on() {
         });
         let everything = Switches::everything();
         let policy = policy(|_| {});
-        let found = resolve(&client, &everything, &mut hops, Stamp(cluster.stamp), &policy, &chain, &facts).await;
+        let found = resolve(&client, &everything, &hops, Stamp(cluster.stamp), &policy, &chain, &facts).await;
         assert_eq!((evict(&found), suspend(&found)), ("OwnerUnknown".into(), "OwnerUnknown".into()));
     }
 }
@@ -498,17 +498,17 @@ async fn discovery_is_asked_for_rarely_and_its_failure_is_not_remembered() {
     below(&cluster, &[stateful_set()], |_| {});
     let client = cluster.api.client();
     let facts = read_pod(&client, "ml", "p").await.unwrap().unwrap();
-    let (mut hops, chain) = climb(&cluster).await;
+    let (hops, chain) = climb(&cluster).await;
     let (everything, policy) = (Switches::everything(), policy(|_| {}));
     cluster.world().broken = Some("/apis".to_owned());
-    let found = resolve(&client, &everything, &mut hops, Stamp(0), &policy, &chain, &facts).await;
+    let found = resolve(&client, &everything, &hops, Stamp(0), &policy, &chain, &facts).await;
     assert_eq!(evict(&found), "PodUnverified");
     cluster.world().broken = None;
     let asked =
         || cluster.world().log.iter().filter(|seen| seen.path == "/apis" || seen.path == "/apis/apps/v1").count();
     let before = asked();
     for (now, times) in [(1, 2), (100, 2), (300, 2), (302, 4), (5, 6)] {
-        let found = resolve(&client, &everything, &mut hops, Stamp(now), &policy, &chain, &facts).await;
+        let found = resolve(&client, &everything, &hops, Stamp(now), &policy, &chain, &facts).await;
         assert_eq!(evict(&found), "1");
         assert_eq!(asked() - before, times, "at {now} s");
     }

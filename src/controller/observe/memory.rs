@@ -12,13 +12,14 @@ use gpumem_engine::policy::{Policy, PolicyKey};
 use gpumem_engine::quantity::Moment;
 use gpumem_engine::risk::{Hysteresis, Level};
 
+use super::DECIDE_AGE;
 use crate::api::policy::GpuMemoryPolicyStatus;
 use crate::api::usage::PodReport;
 use crate::controller::context::Context;
 use crate::controller::fleet::Observation;
 use crate::controller::now::Now;
 use crate::controller::truth::Knowledge;
-use crate::controller::workload::{Chain, Hops, PodFacts, Resolution, read_pod};
+use crate::controller::workload::{Chain, Error, Hops, PodFacts, Resolution, read_pod};
 
 /// A pod that no agent has reported for this long is forgotten.
 const FORGET: Duration = Duration::from_mins(10);
@@ -118,15 +119,53 @@ impl Memory {
 
     /// The owners of a reported pod.
     pub async fn chain(&mut self, ctx: &Context, now: &Now, pod: &PodReport) -> Chain {
-        if let Some((at, chain)) = self.chains.get(&pod.uid) {
-            let limit = if chain.is_provisional() { BROKEN_CHAIN_AGE } else { CHAIN_AGE };
-            if now.stamp.since(*at) < limit {
-                return chain.clone();
-            }
+        if let Some(chain) = self.known_chain(now, &pod.uid) {
+            return chain.clone();
         }
         let chain = self.hops.climb(&ctx.read, &pod.namespace, pod.owner.as_ref()).await;
-        self.chains.insert(pod.uid.clone(), (now.stamp, chain.clone()));
+        self.learn_chain(now, pod.uid.clone(), chain.clone());
         chain
+    }
+
+    /// The owners of a pod, if they were looked at lately.
+    pub fn known_chain(&self, now: &Now, pod: &PodUid) -> Option<&Chain> {
+        let (at, chain) = self.chains.get(pod)?;
+        let limit = if chain.is_provisional() { BROKEN_CHAIN_AGE } else { CHAIN_AGE };
+        (now.stamp.since(*at) < limit).then_some(chain)
+    }
+
+    /// Remembers the owners of a pod.
+    pub fn learn_chain(&mut self, now: &Now, pod: PodUid, chain: Chain) {
+        self.chains.insert(pod, (now.stamp, chain));
+    }
+
+    /// Whether what the API says of a pod was read at most `age` ago.
+    pub fn knows_pod(&self, now: &Now, pod: &PodUid, age: Duration) -> bool {
+        self.pods.get(pod).is_some_and(|(at, _)| now.stamp.since(*at) < age)
+    }
+
+    /// What was read lately for a decision about a pod under a policy.
+    pub fn candidate(&self, now: &Now, policy: &PolicyKey, pod: &PodUid) -> Option<&Candidate> {
+        let (at, candidate) = self.candidates.get(&(policy.clone(), pod.clone()))?;
+        (now.stamp.since(*at) < DECIDE_AGE).then_some(candidate)
+    }
+
+    /// Remembers what the API says of a reported pod.
+    pub fn learn_pod(
+        &mut self,
+        ctx: &Context,
+        now: &Now,
+        pod: &PodReport,
+        read: Result<Option<PodFacts>, Hold>,
+    ) -> Result<PodFacts, Hold> {
+        let facts = read.and_then(|facts| {
+            // The fleet leaves out the reports of every other node from now on.
+            let same = facts.as_ref().filter(|facts| facts.pod.uid == pod.uid);
+            ctx.fleet().settle(&pod.uid, same.map(|facts| facts.pod.node.as_str()));
+            facts.ok_or_else(|| Hold::PodUnverified { why: "there is no such pod".to_owned() })
+        });
+        self.pods.insert(pod.uid.clone(), (now.stamp, facts.clone()));
+        facts
     }
 
     /// What the API says of a reported pod, at most `age` ago, if it confirms the report.
@@ -139,20 +178,12 @@ impl Memory {
         age: Duration,
     ) -> Result<PodFacts, Hold> {
         let known = self.pods.get(&pod.uid).filter(|(at, _)| now.stamp.since(*at) < age);
-        let facts = if let Some((_, facts)) = known {
-            facts.clone()
-        } else {
-            let read = match read_pod(&ctx.read, &pod.namespace, &pod.name).await {
-                Ok(facts) => {
-                    // The fleet leaves out the reports of every other node from now on.
-                    let same = facts.as_ref().filter(|facts| facts.pod.uid == pod.uid);
-                    ctx.fleet().settle(&pod.uid, same.map(|facts| facts.pod.node.as_str()));
-                    facts.ok_or_else(|| Hold::PodUnverified { why: "there is no such pod".to_owned() })
-                }
-                Err(error) => Err(error.into_hold()),
-            };
-            self.pods.insert(pod.uid.clone(), (now.stamp, read.clone()));
-            read
+        let facts = match known {
+            Some((_, facts)) => facts.clone(),
+            None => {
+                let facts = read_reported(ctx, pod).await;
+                self.learn_pod(ctx, now, pod, facts)
+            }
         };
         let facts = facts?;
         facts.confirm(node, pod)?;
@@ -178,4 +209,9 @@ impl Memory {
         self.held.retain(|(policy, pod), _| policies.contains(policy) && alive.contains(pod));
         self.written.retain(|policy, _| policies.contains(policy));
     }
+}
+
+/// Reads a reported pod; `Ok(None)` when there is none of its name.
+pub async fn read_reported(ctx: &Context, pod: &PodReport) -> Result<Option<PodFacts>, Hold> {
+    read_pod(&ctx.read, &pod.namespace, &pod.name).await.map_err(Error::into_hold)
 }

@@ -9,7 +9,7 @@ use gpumem_engine::identity::PodUid;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::core::{Selector, SelectorExt as _};
 
-use super::{Memory, Observation, PodReport};
+use super::{Memory, Observation, PodReport, ahead};
 use crate::api::convert::Rejection;
 use crate::api::policy::{GpuMemoryPolicy, OwnerRef, SelectorOperator, Target};
 use crate::controller::context::Context;
@@ -91,6 +91,7 @@ impl Selection {
         if matches!(self, Self::Labels(_)) {
             return found;
         }
+        ahead::chains(ctx, memory, now, found.iter().map(|observation| &*observation.pod)).await;
         let mut kept = Vec::new();
         for observation in found {
             if self.selects(ctx, memory, now, &observation.pod).await {

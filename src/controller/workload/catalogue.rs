@@ -1,6 +1,7 @@
 //! What the API server serves beyond Kubernetes' own kinds, asked for rarely: CRDs come and go, but not by the second.
 
 use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gpumem_engine::pacing::Stamp;
@@ -10,17 +11,20 @@ use super::Error;
 /// Answers are this old at most.
 const AGE: Duration = Duration::from_mins(5);
 
-/// See the module. Failures are not remembered.
+/// See the module. Failures are not remembered. Two that ask for the same at once may both ask the server.
 #[derive(Debug, Default)]
-pub struct Catalogue {
+pub struct Catalogue(Mutex<Answers>);
+
+#[derive(Debug, Default)]
+struct Answers {
     groups: Option<(Stamp, HashMap<String, String>)>,
     scales: HashMap<String, (Stamp, Vec<String>)>,
 }
 
 impl Catalogue {
     /// The preferred `group/version` of a group; `None` when the group is not served.
-    pub async fn preferred(&mut self, client: &kube::Client, now: Stamp, group: &str) -> Result<Option<String>, Error> {
-        if let Some((at, groups)) = &self.groups
+    pub async fn preferred(&self, client: &kube::Client, now: Stamp, group: &str) -> Result<Option<String>, Error> {
+        if let Some((at, groups)) = &self.answers().groups
             && is_fresh(*at, now)
         {
             return Ok(groups.get(group).cloned());
@@ -36,20 +40,20 @@ impl Catalogue {
             .filter_map(|group| preferred(&group).map(|version| (group.name, version)))
             .collect();
         let found = groups.get(group).cloned();
-        self.groups = Some((now, groups));
+        self.answers().groups = Some((now, groups));
         Ok(found)
     }
 
     /// Whether this resource of this `group/version` has `/scale`.
     pub async fn has_scale(
-        &mut self,
+        &self,
         client: &kube::Client,
         now: Stamp,
         api_version: &str,
         plural: &str,
     ) -> Result<bool, Error> {
         let scale = format!("{plural}/scale");
-        if let Some((at, scales)) = self.scales.get(api_version)
+        if let Some((at, scales)) = self.answers().scales.get(api_version)
             && is_fresh(*at, now)
         {
             return Ok(scales.contains(&scale));
@@ -61,8 +65,12 @@ impl Catalogue {
         };
         let scales: Vec<String> = listed.into_iter().filter(|name: &String| name.ends_with("/scale")).collect();
         let found = scales.contains(&scale);
-        self.scales.insert(api_version.to_owned(), (now, scales));
+        self.answers().scales.insert(api_version.to_owned(), (now, scales));
         Ok(found)
+    }
+
+    fn answers(&self) -> MutexGuard<'_, Answers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

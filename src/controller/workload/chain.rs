@@ -1,6 +1,7 @@
 //! Climbing from a pod to its top owner.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use gpumem_engine::decision::{Hold, Protected, Workload};
 
@@ -38,10 +39,14 @@ enum Hop {
     Broken(String),
 }
 
-/// Looks at owners, remembered by UID: an object's controller never changes during its life.
+/// Owners by the UID of what they own; `None` for what nobody does.
+type Known = HashMap<String, Option<OwnerReport>>;
+
+/// Looks at owners, remembered by UID: an object's controller never changes during its life. Many pods may be climbed from at
+/// once; two that meet at an owner that nobody knows yet both look at it.
 #[derive(Debug, Default)]
 pub struct Hops {
-    known: HashMap<String, Option<OwnerReport>>,
+    known: Mutex<Known>,
     /// What the API server serves.
     pub(super) catalogue: Catalogue,
 }
@@ -54,7 +59,7 @@ const MAX_KNOWN: usize = 50_000;
 impl Hops {
     /// Climbs from a pod's controller to its top owner. An owner of a kind we do not know ends the climb: what stands above
     /// it, and what it would do about a pod that goes, is not known either.
-    pub async fn climb(&mut self, client: &kube::Client, namespace: &str, owner: Option<&OwnerReport>) -> Chain {
+    pub async fn climb(&self, client: &kube::Client, namespace: &str, owner: Option<&OwnerReport>) -> Chain {
         let Some(first) = owner else {
             return Chain { owners: Vec::new(), standing: Err(Hold::Protected(Protected::Bare)) };
         };
@@ -88,9 +93,13 @@ impl Hops {
         }
     }
 
-    async fn hop(&mut self, client: &kube::Client, namespace: &str, kind: Kind, owner: &Workload) -> Hop {
-        if let Some(next) = self.known.get(&owner.uid.0) {
-            return Hop::Next(next.clone());
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn hop(&self, client: &kube::Client, namespace: &str, kind: Kind, owner: &Workload) -> Hop {
+        if let Some(next) = self.known().get(&owner.uid.0).cloned() {
+            return Hop::Next(next);
         }
         let Workload { kind: name_of_kind, name, api_version, .. } = owner;
         let api = Located::of(kind, owner, namespace).api(client);
@@ -102,10 +111,11 @@ impl Hops {
         match looked.map(|found| found.map(|object| object.metadata)) {
             Ok(Some(metadata)) if metadata.uid.as_deref() == Some(&owner.uid.0) => {
                 let next = controller_of(metadata.owner_references.as_deref().unwrap_or_default());
-                if self.known.len() >= MAX_KNOWN {
-                    self.known.clear();
+                let mut known = self.known();
+                if known.len() >= MAX_KNOWN {
+                    known.clear();
                 }
-                self.known.insert(owner.uid.0.clone(), next.clone());
+                known.insert(owner.uid.0.clone(), next.clone());
                 Hop::Next(next)
             }
             Ok(Some(_)) => Hop::Broken(format!("{name_of_kind} {name} was created anew since")),

@@ -83,21 +83,35 @@ fn name_in(value: &serde_json::Value) -> Option<&str> {
     value.as_str().filter(|name| !name.is_empty())
 }
 
+/// The PodDisruptionBudgets of a namespace.
+#[derive(Clone, Debug)]
+pub struct Budgets(Vec<Option<Selector>>);
+
+impl Budgets {
+    /// Lists them.
+    pub async fn list(client: &kube::Client, namespace: &str) -> Result<Self, Error> {
+        let api: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), namespace);
+        let listed = api
+            .list(&ListParams::default())
+            .await
+            .map_err(|source| Error::Budgets { namespace: namespace.to_owned(), source })?;
+        // No selector selects nothing; an empty one selects all. One we cannot read may select any pod.
+        let selectors = listed.items.into_iter().filter_map(|budget| budget.spec?.selector);
+        Ok(Self(selectors.map(|selector| Selector::try_from(selector).ok()).collect()))
+    }
+
+    /// How many of them select a pod with these labels.
+    pub fn selecting(&self, labels: &BTreeMap<String, String>) -> u32 {
+        let selects = |selector: &&Option<Selector>| selector.as_ref().is_none_or(|selector| selector.matches(labels));
+        u32::try_from(self.0.iter().filter(selects).count()).unwrap_or(u32::MAX)
+    }
+}
+
 /// PodDisruptionBudgets of the namespace that select a pod with these labels.
 pub async fn count_budgets(
     client: &kube::Client,
     namespace: &str,
     labels: &BTreeMap<String, String>,
 ) -> Result<u32, Error> {
-    let api: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), namespace);
-    let listed = api
-        .list(&ListParams::default())
-        .await
-        .map_err(|source| Error::Budgets { namespace: namespace.to_owned(), source })?;
-    let selecting = listed.items.iter().filter(|budget| {
-        // No selector selects nothing; an empty one selects all. One we cannot read may select the pod.
-        let selector = budget.spec.as_ref().and_then(|spec| spec.selector.clone());
-        selector.is_some_and(|selector| Selector::try_from(selector).map_or(true, |selector| selector.matches(labels)))
-    });
-    Ok(u32::try_from(selecting.count()).unwrap_or(u32::MAX))
+    Ok(Budgets::list(client, namespace).await?.selecting(labels))
 }

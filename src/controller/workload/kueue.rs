@@ -35,7 +35,7 @@ pub enum Admission {
 /// is installed the Workloads are asked for in any case.
 pub async fn admission(
     client: &kube::Client,
-    catalogue: &mut Catalogue,
+    catalogue: &Catalogue,
     now: Stamp,
     namespace: &str,
     owners: &[Workload],

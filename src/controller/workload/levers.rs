@@ -72,7 +72,7 @@ impl Link<'_> {
 pub async fn resolve(
     client: &kube::Client,
     switches: &Switches,
-    hops: &mut Hops,
+    hops: &Hops,
     now: Stamp,
     policy: &Policy,
     chain: &Chain,
@@ -90,7 +90,7 @@ pub async fn resolve(
     let namespace = &facts.pod.namespace;
     let is_marked = kueue::is_marked(&facts.labels)
         || links.iter().filter_map(|link| link.object.as_ref()?.metadata.labels.as_ref()).any(kueue::is_marked);
-    let admission = kueue::admission(client, &mut hops.catalogue, now, namespace, &chain.owners, is_marked).await;
+    let admission = kueue::admission(client, &hops.catalogue, now, namespace, &chain.owners, is_marked).await;
     let admission = match admission {
         Ok(admission) => admission,
         Err(why) => return Resolution::nothing(&why),
@@ -253,7 +253,7 @@ fn target(link: &Link<'_>, facts: &PodFacts) -> Target {
 async fn scale(
     client: &kube::Client,
     switches: &Switches,
-    hops: &mut Hops,
+    hops: &Hops,
     now: Stamp,
     links: &[Link<'_>],
     admission: &Admission,

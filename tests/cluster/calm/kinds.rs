@@ -155,9 +155,9 @@ async fn look(scene: &Scene<'_>, client: &kube::Client, app: &str) -> Result<(us
     let pod = pod_of(scene, app).await?;
     let facts =
         read_pod(client, &scene.namespace, pod["name"].as_str().unwrap_or_default()).await?.context("no pod")?;
-    let mut hops = Hops::default();
+    let hops = Hops::default();
     let chain = hops.climb(client, &scene.namespace, facts.owner.as_ref()).await;
-    let found = resolve(client, &Switches::everything(), &mut hops, Stamp(0), &policy()?, &chain, &facts).await;
+    let found = resolve(client, &Switches::everything(), &hops, Stamp(0), &policy()?, &chain, &facts).await;
     Ok((chain.owners.len(), found))
 }
 
