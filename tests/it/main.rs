@@ -28,6 +28,7 @@ mod plugin_tui;
 mod policy;
 mod reconcile;
 mod simulate;
+mod slow_clients;
 mod support;
 mod tidy;
 mod truth;
