@@ -17,6 +17,8 @@ use super::limits;
 use super::pki::AUTHORITY_SUFFIX;
 use crate::api::profile::GpuMemoryProfile;
 
+mod resume;
+
 /// Flags of the clean-up.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
@@ -62,6 +64,21 @@ pub enum Error {
     /// The nodes' limits could not be listed, told to be released, or deleted.
     #[error("releasing what holds on the nodes")]
     Limits(#[source] kube::Error),
+    /// The ledger could not be read.
+    #[error("reading the ledger")]
+    Ledger(#[source] kube::Error),
+    /// A workload that the operator suspended could not be let go on.
+    #[error("letting {kind} {namespace}/{name} go on, which the operator suspended")]
+    Resume {
+        /// Its kind.
+        kind: String,
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Why.
+        source: kube::Error,
+    },
     /// The hook's ConfigMaps could not be removed.
     #[error(transparent)]
     Hook(#[from] super::hook::Error),
@@ -96,6 +113,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
 /// Removes it all. What is gone already is as good; so running it again after a failure does no harm.
 pub async fn clean(client: &kube::Client, args: &Args) -> Result<(), Error> {
     wait_for_controllers(client, args).await?;
+    resume::all(client, &args.namespace, &args.ledger).await?;
     limits::delete_all(client).await.map_err(Error::Limits)?;
     if !args.keep_profiles {
         delete_profiles(client).await?;

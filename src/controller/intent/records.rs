@@ -250,6 +250,14 @@ impl LedgerRequest {
 }
 
 impl Intent {
+    /// The lever by which a workload is suspended, where this is a suspension that changes something.
+    pub fn suspends(&self) -> Option<&SuspendHandle> {
+        match (&self.action, &self.lever) {
+            (Action::SuspendWorkload { .. }, Some(Lever::Suspend(handle))) if !self.dry_run => Some(handle),
+            _ => None,
+        }
+    }
+
     /// Until when the application may answer, where this is a request for a checkpoint.
     pub fn answer_by(&self) -> Option<Stamp> {
         let Action::RequestCheckpoint { timeout_seconds } = self.action else { return None };
