@@ -7,13 +7,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::StreamExt as _;
 use gpumem_engine::decision::decide;
 use gpumem_engine::policy::Policy;
-use kube::Api;
 use kube::runtime::events::Recorder;
-use kube::runtime::{WatchStreamExt as _, reflector, watcher};
-use tracing::{info, warn};
+use tracing::info;
 
 use super::context::Context;
 use super::fleet::Observation;
@@ -29,6 +26,8 @@ mod breaker;
 
 mod deeds;
 
+mod policies;
+
 mod recovery;
 
 mod stock;
@@ -36,6 +35,7 @@ mod stock;
 mod undo;
 
 pub use deeds::{Done, Task, perform};
+pub use policies::Policies;
 pub use stock::Stock;
 
 /// Rounds are at least this far apart: samples come once a second.
@@ -44,16 +44,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(5);
 /// A round that takes longer than this is stuck.
 const STUCK: Duration = Duration::from_mins(3);
-/// A watch that fails for longer than this shows us policies of long ago.
-const BLIND: Duration = Duration::from_mins(10);
 
 /// Runs until `shutdown`. A round under way is finished first, so that no action is left without its outcome.
 pub async fn run(ctx: Arc<Context>, shutdown: impl Future<Output = ()>) {
-    let (store, writer) = reflector::store::<GpuMemoryPolicy>();
-    let watch = watcher(Api::<GpuMemoryPolicy>::all(ctx.read.clone()), watcher::Config::default());
-    let mut watch = watch.default_backoff().reflect(writer).boxed();
+    let mut listened = Policies::new(ctx.read.clone());
     let (mut memory, recorder) = (Memory::new(Instant::now()), report::recorder(&ctx));
-    let (mut news, mut failing_since) = (ctx.news.clone(), None);
+    let mut news = ctx.news.clone();
     let (mut due, mut woken, mut was_leading) = (tokio::time::Instant::now() + PAUSE, false, false);
     tokio::pin!(shutdown);
     loop {
@@ -67,20 +63,13 @@ pub async fn run(ctx: Arc<Context>, shutdown: impl Future<Output = ()>) {
         };
         tokio::select! {
             () = &mut shutdown => break,
-            event = watch.next() => {
-                match event {
-                    Some(Ok(_)) => (failing_since, woken) = (None, true),
-                    Some(Err(error)) => {
-                        warn!(%error, "watch of policies failed, trying again");
-                        failing_since.get_or_insert_with(Instant::now);
-                    }
-                    None => break,
-                }
+            is_news = listened.changed() => {
+                woken |= is_news;
                 continue;
             }
             () = wake => {}
         }
-        if failing_since.is_none_or(|since| since.elapsed() < BLIND) {
+        if !listened.is_blind() {
             ctx.health.beat("reconcile", STUCK);
         }
         (due, woken) = (tokio::time::Instant::now() + PAUSE, false);
@@ -90,7 +79,7 @@ pub async fn run(ctx: Arc<Context>, shutdown: impl Future<Output = ()>) {
             (memory, was_leading) = (Memory::new(Instant::now()), leads);
         }
         if leads {
-            let (policies, now) = (store.state(), Now::read());
+            let (policies, now) = (listened.state(), Now::read());
             let fetch = |policy: &Policy, select: &dyn Fn(&PodReport) -> bool| {
                 ctx.observe(now.instant, &policy.key.namespace, select, policy)
             };

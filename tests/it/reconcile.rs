@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpumem::api::policy::Risk;
+use gpumem::controller::observe::key_of;
+use gpumem::controller::reconcile::Policies;
 use gpumem_engine::forecast::Unknown;
 use gpumem_engine::policy::Mode;
 use http::Method;
 use serde_json::json;
 
-use crate::cluster::{Cluster, Controller, Report, owner, risk, unknown};
+use crate::cluster::{Cluster, Controller, POLICIES, Report, owner, risk, unknown};
 
 #[tokio::test]
 async fn a_pod_at_risk_is_evicted_once_and_its_policy_tells_the_story() {
@@ -448,4 +450,44 @@ async fn the_loop_wakes_on_news_and_ends_when_told() {
     assert_eq!(cluster.condition("p", "TargetsResolved"), "False/NoMatch");
     drop(stop);
     tokio::time::timeout(Duration::from_secs(30), running).await.expect("it ends").unwrap();
+}
+
+/// Policies as they are heard of, once there are so many.
+async fn heard(policies: &mut Policies, count: usize) -> Vec<String> {
+    let listening = async {
+        while policies.state().len() != count {
+            policies.changed().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), listening).await.expect("they are heard of");
+    let mut names: Vec<String> = policies.state().iter().map(|policy| key_of(policy).name).collect();
+    names.sort_unstable();
+    names
+}
+
+#[tokio::test]
+async fn a_watch_that_says_nothing_any_more_is_found_out_and_healed() {
+    let cluster = Cluster::new();
+    cluster.policy("a", "train", |_| {});
+    let mut policies = Policies::anew_after(Duration::from_millis(20), cluster.api.client());
+    assert_eq!(heard(&mut policies, 1).await, ["a"]);
+    cluster.world().silent = true;
+    cluster.policy("b", "train", |_| {});
+    assert_eq!(heard(&mut policies, 2).await, ["a", "b"]);
+    cluster.world().remove(POLICIES.0, POLICIES.1, "ml", "a");
+    assert_eq!(heard(&mut policies, 1).await, ["b"], "what is gone is not kept");
+    assert!(!policies.is_blind());
+}
+
+#[tokio::test]
+async fn a_listing_that_is_never_answered_is_asked_for_again() {
+    let cluster = Cluster::new();
+    cluster.policy("a", "train", |_| {});
+    cluster.world().hangs = Some((Method::GET, "/gpumemorypolicies".to_owned()));
+    let mut policies = Policies::anew_after(Duration::from_millis(20), cluster.api.client());
+    // That it begins to list, and then nothing for too long.
+    while policies.changed().await {}
+    assert_eq!(policies.state().len(), 0);
+    cluster.world().hangs = None;
+    assert_eq!(heard(&mut policies, 1).await, ["a"]);
 }

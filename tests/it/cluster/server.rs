@@ -56,6 +56,10 @@ pub struct World {
     pub hangs: Option<(Method, String)>,
     /// Who owns the replicas of every workload, if not us.
     pub replicas_owner: Option<String>,
+    /// How long answers take, and what came of that; `None` where they come at once.
+    pub waits: Option<Waits>,
+    /// Watches say nothing, and never end.
+    pub silent: bool,
     /// Whether every request fails: the server is away.
     pub away: bool,
     /// Answers `503` to requests whose path contains this.
@@ -85,6 +89,35 @@ pub enum Crash {
     After,
 }
 
+/// Turns of the runtime that an answer takes where it takes time: enough for everything to come that does not wait for it.
+const TURNS: usize = 25;
+
+/// Counts answers that had to be waited for one after the other, which times an answer's time is how long a caller waits. The
+/// machine's own speed plays no part.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Waits {
+    /// Time that each answer takes in truth; only a bench looks at a clock.
+    pub latency: std::time::Duration,
+    /// So many answers, one after the other.
+    pub in_a_row: usize,
+    /// Requests under way, and the most of them there ever were.
+    pub under_way: usize,
+    pub most: usize,
+}
+
+impl Waits {
+    fn begin(&mut self) -> usize {
+        self.under_way += 1;
+        self.most = self.most.max(self.under_way);
+        self.in_a_row
+    }
+
+    fn end(&mut self, began: usize) {
+        self.under_way -= 1;
+        self.in_a_row = self.in_a_row.max(began + 1);
+    }
+}
+
 /// The server.
 #[derive(Clone)]
 pub struct Api {
@@ -105,6 +138,8 @@ impl Api {
             given: Vec::new(),
             hangs: None,
             replicas_owner: None,
+            waits: None,
+            silent: false,
             away: false,
             broken: None,
             forbidden: None,
@@ -145,6 +180,7 @@ impl Api {
         }
         // So that two controllers in one test take turns at every request.
         tokio::task::yield_now().await;
+        self.wait().await;
         let crash = self.world().arrives(&seen);
         let hangs = self.world().hangs.as_ref().is_some_and(|(method, end)| seen.is(method, end));
         if hangs {
@@ -163,6 +199,21 @@ impl Api {
         Response::builder().status(status).body(body.boxed_unsync()).unwrap()
     }
 
+    /// Lets whatever else is asked for at the same time come first.
+    async fn wait(&self) {
+        let begun = self.world().waits.as_mut().map(|waits| (waits.begin(), waits.latency));
+        let Some((began, latency)) = begun else { return };
+        for _ in 0..TURNS {
+            tokio::task::yield_now().await;
+        }
+        if !latency.is_zero() {
+            tokio::time::sleep(latency).await;
+        }
+        if let Some(waits) = &mut self.world().waits {
+            waits.end(began);
+        }
+    }
+
     async fn die(&self) -> Answer {
         self.crashed.notify_one();
         std::future::pending().await
@@ -170,8 +221,9 @@ impl Api {
 
     fn watch(&self, seen: &Seen) -> Answer {
         let path = Path::parse(&seen.path);
+        let api = self.clone();
         let news = stream(self.world().news.subscribe()).filter_map(move |(key, object)| {
-            let wanted = key.0 == path.group && key.1 == path.plural;
+            let wanted = key.0 == path.group && key.1 == path.plural && !api.world().silent;
             let line = format!("{}\n", json!({"type": "MODIFIED", "object": object}));
             std::future::ready(wanted.then(|| Ok(Frame::data(Bytes::from(line)))))
         });
