@@ -25,7 +25,7 @@ mod records;
 mod settle;
 
 pub use ledger::{Ledger, Malformed, State};
-pub use records::{Action, Intent, LedgerDeed, LedgerRequest, Lever, PolicyRef};
+pub use records::{Action, Intent, LedgerDeed, LedgerRequest, Lever, PolicyRef, Untold};
 pub use settle::{Settled, settle};
 
 /// A call is not sent later than this after its intent was recorded.
@@ -215,17 +215,18 @@ pub enum Closing {
 }
 
 /// Closes an intent. One that is no longer there was closed by somebody else, which is as good. `failed` is what the breaker
-/// is told of it, if anything.
+/// is told of it, if anything; `untold` is what people are to be told.
 pub async fn close(
     ctx: &Context,
-    intent: &Intent,
+    untold: &Untold,
     closing: &Closing,
     failed: Option<bool>,
     now: &Now,
 ) -> Result<(), Error> {
     change(ctx, now, |state| {
-        let open = state.intents.iter().position(|open| open.id == intent.id)?;
+        let open = state.intents.iter().position(|open| open.id == untold.intent.id)?;
         let intent = state.intents.remove(open);
+        state.to_tell(untold.clone());
         if let Some(failed) = failed.filter(|_| !intent.dry_run) {
             state.breaker.record(now.later(), failed);
         }
@@ -252,6 +253,16 @@ pub async fn open_breaker(ctx: &Context, high: u32, watched: u32, now: &Now) -> 
         let before = state.breaker.open;
         state.breaker.step(now.stamp, high, watched);
         (state.breaker.open != before).then_some(())
+    })
+    .await
+}
+
+/// Drops what people have been told of.
+pub async fn told(ctx: &Context, ids: &[String], now: &Now) -> Result<(), Error> {
+    change(ctx, now, |state| {
+        let before = state.untold.len();
+        state.untold.retain(|untold| !ids.contains(&untold.intent.id));
+        (state.untold.len() != before).then_some(())
     })
     .await
 }

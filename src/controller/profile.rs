@@ -80,15 +80,18 @@ pub async fn read(client: &kube::Client, namespace: &str, workload: &Workload, n
     Ok(found.and_then(|profile| profile.status).map(|status| history(&status, now)).unwrap_or_default())
 }
 
-/// Whether the workload's profile holds an OOM like this. What cannot be read counts as unknown: whoever adds it looks again.
+/// What the workload's profile says, where it holds an OOM like this, with that OOM. What cannot be read counts as unknown:
+/// whoever adds it looks again.
 pub async fn knows(
     client: &kube::Client,
     namespace: &str,
     workload: &Workload,
     is_it: impl Fn(&OomRecord) -> bool,
-) -> bool {
+) -> Option<(OomRecord, GpuMemoryProfileStatus)> {
     let found = api(client, namespace).get_opt(&name(workload)).await.ok().flatten();
-    found.and_then(|profile| profile.status).is_some_and(|status| status.ooms.iter().any(is_it))
+    let status = found.and_then(|profile| profile.status)?;
+    let record = status.ooms.iter().find(|record| is_it(record))?.clone();
+    Some((record, status))
 }
 
 /// Adds a record and what follows from it. Recording the same id again changes nothing, so that whoever settles an action
@@ -207,11 +210,14 @@ pub fn name(workload: &Workload) -> String {
         let kept: String = plain.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(length).collect();
         kept.trim_matches('-').to_owned()
     };
-    // FNV-1a: stable across versions of Rust, unlike the standard hasher. The UID is in the spec for certainty.
-    let hash = uid
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
-    format!("{}-{}-{hash:016x}", readable(kind, 30), readable(name, 180))
+    // The UID is in the spec for certainty.
+    format!("{}-{}-{:016x}", readable(kind, 30), readable(name, 180), hash(uid))
+}
+
+/// For names that every controller gives alike. FNV-1a: stable across versions of Rust, unlike the standard hasher.
+pub fn hash(text: &str) -> u64 {
+    let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 fn api(client: &kube::Client, namespace: &str) -> Api<GpuMemoryProfile> {

@@ -106,6 +106,7 @@ pub async fn round(
     let observed = observe(ctx, memory, policies, &stock, now, fetch).await;
     let stock = breaker::step(ctx, stock, &observed, now).await;
     let deeds = deeds::gather(ctx, &stock, &observed, now);
+    let untold = stock.state().map(|state| state.untold.clone()).unwrap_or_default();
     let mut undo = undo::due(ctx, &stock, &observed, &deeds, now).await;
     let decisions: Vec<_> = observed
         .iter()
@@ -122,6 +123,6 @@ pub async fn round(
         .collect();
     done.extend(Box::pin(deeds::carry_out(ctx, memory, stock, &observed, &decisions, &undo, now)).await);
     limits::hold(ctx, memory, &observed, &deeds.brake, now).await;
-    report::report(ctx, memory, recorder, &observed, &decisions, &done, &deeds.brake, now).await;
+    report::report(ctx, memory, recorder, &observed, &decisions, &done, untold, &deeds.brake, now).await;
     truth::look(ctx, memory, recorder, &observed, &done, now).await;
 }

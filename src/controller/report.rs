@@ -18,9 +18,11 @@ use serde_json::json;
 use tracing::warn;
 
 use super::context::Context;
+use super::intent::{self, Untold};
 use super::limits;
 use super::metrics::{Assessed, RiskLevel, Shown};
 use super::now::Now;
+use super::observe::ahead::{AT_ONCE, all};
 use super::observe::{Memory, Observed};
 use super::reconcile::Done;
 use crate::api::names::{FIELD_MANAGER, GROUP, VERSION};
@@ -28,6 +30,7 @@ use crate::api::policy::{GpuMemoryPolicy, GpuMemoryPolicyStatus};
 
 mod condition;
 pub mod event;
+mod once;
 mod status;
 
 pub use event::recorder;
@@ -45,28 +48,32 @@ pub async fn report(
     observed: &[Observed],
     decisions: &[Vec<Decision>],
     done: &[Done],
+    untold: Vec<Untold>,
     brake: &Brake,
     now: &Now,
 ) {
-    let mut shown = Vec::new();
+    let mut told = Vec::new();
     for (one, decisions) in observed.iter().zip(decisions) {
-        let own: Vec<&Done> = done.iter().filter(|done| done.intent.policy.key() == one.key).collect();
         assess(ctx, one);
         count_holds(ctx, memory, one, decisions);
         for decision in decisions {
             if let Decision::Notify(notify) = decision {
-                event::notify(recorder, &one.object, notify).await;
+                told.push(event::notify(recorder, &one.object, notify));
                 memory.notified.insert((one.key.clone(), notify.pod.uid.clone()), now.stamp);
                 ctx.metrics.action(&one.key, "Notify", "Succeeded", mode(one));
             }
         }
-        for done in &own {
-            event::tell(recorder, &one.object, done).await;
-        }
+    }
+    all(AT_ONCE, told).await;
+    let (late, mut told) = tell(ctx, observed, done, untold).await;
+    let (mut shown, mut due) = (Vec::new(), Vec::new());
+    for (one, decisions) in observed.iter().zip(decisions) {
+        let own: Vec<&Done> = done.iter().filter(|done| done.intent.policy.key() == one.key).collect();
         let written = memory.written.get(&one.key);
         let previous =
             written.map(|(_, status)| status.clone()).or_else(|| one.object.status.clone()).unwrap_or_default();
-        let mut next = status::build(now.stamp, one, decisions, &own, brake, &previous);
+        let before = status::with(&previous, late.iter().filter(|untold| untold.intent.policy.key() == one.key));
+        let mut next = status::build(now.stamp, one, decisions, &own, brake, &before);
         limits::tell(ctx, &one.key, &mut next, &previous, now.stamp);
         shown.push((one.key.clone(), conditions(&next)));
         let is_due = match status::difference(&previous, &next) {
@@ -74,11 +81,42 @@ pub async fn report(
             status::Difference::Minor => written.is_none_or(|(at, _)| now.stamp.since(*at) >= BETWEEN_MINOR),
             status::Difference::Major => true,
         };
-        if is_due && write(ctx, &one.key, &next).await {
-            memory.written.insert(one.key.clone(), (now.stamp, next));
+        if is_due {
+            due.push((one.key.clone(), next));
         }
     }
+    let writes: Vec<_> = due.iter().map(|(key, status)| write(ctx, key, status)).collect();
+    let written = all(AT_ONCE, writes).await;
+    for ((key, status), is_written) in due.into_iter().zip(written) {
+        if is_written {
+            memory.written.insert(key, (now.stamp, status));
+        } else {
+            told.retain(|untold| untold.intent.policy.key() != key);
+        }
+    }
+    // Last: whoever dies before leaves it all to the next, who finds what was written already.
+    let told: Vec<String> = told.into_iter().map(|untold| untold.intent.id).collect();
+    if !told.is_empty()
+        && let Err(error) = intent::told(ctx, &told, now).await
+    {
+        warn!(error = &error as &dyn std::error::Error, "that people were told is not noted, telling them again");
+    }
     ctx.metrics.conditions(shown);
+}
+
+/// Tells of the actions that ended, and of those that an earlier leader had no time to tell of. Gives the latter, and all that
+/// people have been told of.
+async fn tell(ctx: &Context, observed: &[Observed], done: &[Done], untold: Vec<Untold>) -> (Vec<Untold>, Vec<Untold>) {
+    let is_late = |untold: &Untold| done.iter().all(|done| done.intent.id != untold.intent.id);
+    let late: Vec<Untold> = untold.into_iter().filter(is_late).collect();
+    let mut due: Vec<Untold> = done.iter().map(Done::untold).collect();
+    due.extend(late.iter().cloned());
+    let policy = |untold: &Untold| observed.iter().find(|one| one.key == untold.intent.policy.key());
+    let tellings: Vec<_> =
+        due.iter().map(|untold| event::tell(ctx, policy(untold).map(|one| &*one.object), untold)).collect();
+    let is_told = all(AT_ONCE, tellings).await;
+    let told = due.into_iter().zip(is_told).filter(|(_, is_told)| *is_told).map(|(untold, _)| untold);
+    (late, told.collect())
 }
 
 fn conditions(status: &GpuMemoryPolicyStatus) -> Vec<Shown> {

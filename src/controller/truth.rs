@@ -9,7 +9,7 @@
 //! written there. What was counted is then remembered by the leader alone. A new one counts what ended since it leads, so
 //! that nothing is counted twice; an OOM between two leaders is not counted.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use gpumem_engine::decision::{Hold, LimitState, View, Workload};
@@ -26,6 +26,7 @@ use super::context::Context;
 use super::fleet::{EndKey, Ended};
 use super::intent::Action;
 use super::now::{Now, parse_rfc3339};
+use super::observe::ahead::{AT_ONCE, all};
 use super::observe::{Memory, Observed};
 use super::profile::{self, Lesson};
 use super::reconcile::Done;
@@ -90,7 +91,7 @@ pub async fn look(
     follow(memory, observed, now.stamp);
     raise(ctx, memory, now, until).await;
     acted(ctx, memory, observed, done, now).await;
-    ends(ctx, memory, recorder, observed, now, until).await;
+    ends(ctx, memory, observed, now, until).await;
     peak::write(ctx, memory, now, until).await;
     misfit::warn(ctx, memory, recorder, observed, now, until).await;
 }
@@ -133,26 +134,55 @@ async fn raise(ctx: &Context, memory: &mut Memory, now: &Now, until: Stamp) {
     // That nothing is known to be wrong is no news. What an earlier leader raised and nobody raises again, the sweep clears.
     let is_due =
         |governed: &Governed| governed.is_high.is_some_and(|is_high| is_high != governed.told.unwrap_or(false));
-    let due = memory.truth.governed.iter().filter(|(_, governed)| is_due(governed)).take(WRITES);
-    let due: Vec<_> = due.map(|(key, governed)| (key.clone(), governed.clone())).collect();
-    for ((pod, container), governed) in due {
-        if now.later() >= until {
-            return;
+    if now.later() >= until {
+        return;
+    }
+    // What concerns one workload is one write: two at once would meet in its profile.
+    let mut due = BTreeMap::<(&str, &WorkloadUid), Raise>::new();
+    for ((pod, container), governed) in memory.truth.governed.iter().filter(|(_, governed)| is_due(governed)) {
+        let place = (governed.namespace.as_str(), &governed.workload.uid);
+        if due.len() >= WRITES && !due.contains_key(&place) {
+            continue;
         }
         let is_high = governed.is_high == Some(true);
         let what = if is_high { What::Raised(governed.horizon) } else { What::Cleared };
-        let event = Event { pod: pod.to_string(), container: container.clone(), at: now.stamp, what };
-        if score(ctx, &governed.namespace, &governed.workload, &event).await
-            && let Some(known) = memory.truth.governed.get_mut(&(pod, container))
-        {
-            known.told = Some(is_high);
+        let fresh = || Raise {
+            namespace: governed.namespace.clone(),
+            workload: governed.workload.clone(),
+            events: Vec::new(),
+            told: Vec::new(),
+        };
+        let raise = due.entry(place).or_insert_with(fresh);
+        raise.told.push(((pod.clone(), container.clone()), is_high));
+        raise.events.push(Event { pod: pod.to_string(), container: container.clone(), at: now.stamp, what });
+    }
+    let due: Vec<Raise> = due.into_values().collect();
+    let writes: Vec<_> = due.iter().map(|raise| score(ctx, &raise.namespace, &raise.workload, &raise.events)).collect();
+    let written = all(AT_ONCE, writes).await;
+    for (raise, _) in due.into_iter().zip(written).filter(|(_, is_written)| *is_written) {
+        for (key, is_high) in raise.told {
+            if let Some(known) = memory.truth.governed.get_mut(&key) {
+                known.told = Some(is_high);
+            }
         }
     }
 }
 
-/// Puts an event into the workload's profile, and counts what it decides. False where it has to be tried again.
-async fn score(ctx: &Context, namespace: &str, workload: &Workload, event: &Event) -> bool {
-    match profile::update(&ctx.act, namespace, workload, |status| profile::pass(status, event)).await {
+/// Warnings of one workload that begin or clear.
+struct Raise {
+    namespace: String,
+    workload: Workload,
+    events: Vec<Event>,
+    told: Vec<((PodUid, String), bool)>,
+}
+
+/// Puts events into the workload's profile, and counts what they decide. False where it has to be tried again.
+async fn score(ctx: &Context, namespace: &str, workload: &Workload, events: &[Event]) -> bool {
+    let pass = |status: &mut _| {
+        let judged: Vec<_> = events.iter().filter_map(|event| profile::pass(status, event)).collect();
+        (!judged.is_empty()).then(|| judged.concat())
+    };
+    match profile::update(&ctx.act, namespace, workload, pass).await {
         Ok(judged) => {
             ctx.metrics.judged(&judged.unwrap_or_default());
             true
@@ -219,7 +249,7 @@ async fn averted(ctx: &Context, namespace: &str, workload: &Workload, own: Optio
 }
 
 /// Settles the ends that are new.
-async fn ends(ctx: &Context, memory: &mut Memory, recorder: &Recorder, observed: &[Observed], now: &Now, until: Stamp) {
+async fn ends(ctx: &Context, memory: &mut Memory, observed: &[Observed], now: &Now, until: Stamp) {
     let is_due = |ended: &Ended| {
         let key = ended.key();
         let waits = memory.truth.waiting.get(&key).is_some_and(|(_, last)| now.stamp.since(*last) < RETRY);
@@ -234,7 +264,7 @@ async fn ends(ctx: &Context, memory: &mut Memory, recorder: &Recorder, observed:
         let key = ended.key();
         let first = memory.truth.waiting.get(&key).map_or(now.stamp, |(first, _)| *first);
         let is_last = now.stamp.since(first) >= GIVE_UP;
-        if settle(ctx, memory, recorder, observed, &ended, is_last, now).await || is_last {
+        if settle(ctx, memory, observed, &ended, is_last, now).await || is_last {
             memory.truth.waiting.remove(&key);
             let (pod, container, _) = &key;
             if let Some(governed) = memory.truth.governed.get_mut(&(pod.clone(), container.clone())) {
@@ -256,7 +286,6 @@ async fn ends(ctx: &Context, memory: &mut Memory, recorder: &Recorder, observed:
 async fn settle(
     ctx: &Context,
     memory: &mut Memory,
-    recorder: &Recorder,
     observed: &[Observed],
     ended: &Ended,
     is_last: bool,
@@ -275,7 +304,7 @@ async fn settle(
         }
         if let Some(governed) = governed {
             let event = event_of(ended, at, death::ended_by_itself(ended));
-            return score(ctx, &governed.namespace, &governed.workload, &event).await;
+            return score(ctx, &governed.namespace, &governed.workload, &[event]).await;
         }
         info!(pod = ended.pod.name, container = ended.end.container, %why, "end of a container not confirmed by the API");
         return is_last;
@@ -291,16 +320,19 @@ async fn settle(
             None => return false,
         },
     };
-    let known = death::known(ctx, &ended.pod, &workload, &ended.end).await;
-    if known {
+    let is_news = now.stamp.since(at) < NEWS;
+    let whom = Whom { pod: &ended.pod, node: &ended.node, workload: &workload, policy: Some(&*policy) };
+    if let Some((lesson, learned)) = death::known(ctx, &ended.pod, &workload, &ended.end, now.stamp).await {
+        // Whoever counted it may have died before it told anybody.
+        if is_news {
+            event::out_of_memory(ctx, &whom, &lesson, &learned).await;
+        }
         return true;
     }
     let found = death::of(ctx, ended).await;
     if let Some(why) = found.unread {
         ctx.metrics.failed("truth", why);
     }
-    let is_news = now.stamp.since(at) < NEWS;
-    let whom = Whom { pod: &ended.pod, node: &ended.node, workload: &workload, policy: Some(&*policy) };
     match &found.death {
         Death::GpuOom(report) => {
             let declared = ctx.fleet().declared(&ended.pod.uid);
@@ -322,7 +354,7 @@ async fn settle(
                             &ended.end.container,
                             now.instant,
                         );
-                        event::out_of_memory(recorder, &whom, &lesson, &learned).await;
+                        event::out_of_memory(ctx, &whom, &lesson, &learned).await;
                     }
                     info!(
                         namespace = ended.pod.namespace,
@@ -342,10 +374,10 @@ async fn settle(
         }
         Death::HostOomKilled | Death::Other => {
             if found.death == Death::HostOomKilled && is_news {
-                event::host_out_of_memory(recorder, &whom, &ended.end.container).await;
+                event::host_out_of_memory(ctx, &whom, &ended.end).await;
             }
             let what = if found.death == Death::HostOomKilled { What::Died } else { death::ended_by_itself(ended) };
-            score(ctx, &ended.pod.namespace, &workload, &event_of(ended, at, what)).await
+            score(ctx, &ended.pod.namespace, &workload, &[event_of(ended, at, what)]).await
         }
     }
 }

@@ -27,6 +27,7 @@ mod plugin_api;
 mod plugin_tui;
 mod policy;
 mod reconcile;
+mod rounds;
 mod simulate;
 mod slow_clients;
 mod support;

@@ -242,7 +242,7 @@ fn refusal_of_the_driver() -> gpumem_sim::protocol::OutOfMemory {
 #[tokio::test]
 async fn a_crash_before_the_answer_is_known_neither_loses_nor_doubles_an_oom() {
     use crate::cluster::server::Crash;
-    for (crash, request) in (1..20).flat_map(|request| [(Crash::Before, request), (Crash::After, request)]) {
+    for (crash, request) in (1..24).flat_map(|request| [(Crash::Before, request), (Crash::After, request)]) {
         let mut cluster = Cluster::new();
         cluster.deployment("train", 1);
         cluster.policy("p", "train", |spec| spec["mode"] = json!("Observe"));
@@ -258,6 +258,9 @@ async fn a_crash_before_the_answer_is_known_neither_loses_nor_doubles_an_oom() {
         ended(&cluster, &next, &pod, &end);
         next.rounds(&mut cluster, 3).await;
         assert_eq!(status(&cluster).oom_count, 1, "{crash:?} {request}");
+        for kind in ["Pod", "Deployment", "GpuMemoryPolicy"] {
+            assert_eq!(cluster.events(kind), ["GpuMemoryOutOfMemory"], "{crash:?} {request}: {kind}");
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use gpumem_engine::pacing::{Brake, Breaker, Deed, DeedState, Stamp, WorkloadUid}
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde::Deserialize;
 
-use super::{Intent, LedgerDeed, LedgerRequest};
+use super::{Intent, LedgerDeed, LedgerRequest, Untold};
 use crate::controller::now::parse_rfc3339;
 
 /// Key of the open intents.
@@ -17,6 +17,8 @@ const INTENTS: &str = "intents";
 const DEEDS: &str = "deeds";
 /// Key of the requests for a checkpoint that were made and not taken back.
 const REQUESTS: &str = "requests";
+/// Key of the actions that ended and that nobody was told of yet.
+const UNTOLD: &str = "untold";
 /// Key of the breaker's state.
 const BREAKER: &str = "breaker";
 /// Key of the administrator's pause: any value but the empty one stops every action.
@@ -28,6 +30,8 @@ const FORGET: Duration = Duration::from_hours(24);
 const HOUR: Duration = Duration::from_hours(1);
 /// About 400 bytes each, against the 1 MiB that an object may have. A fuller ledger takes no more intents.
 const MAX_DEEDS: usize = 512;
+/// Of more than these people hear no more: telling must never be what fills the ledger.
+const MAX_UNTOLD: usize = 64;
 /// The same for open requests for a checkpoint.
 const MAX_REQUESTS: usize = 512;
 
@@ -51,6 +55,8 @@ pub struct State {
     pub deeds: Vec<LedgerDeed>,
     /// Requests for a checkpoint that stand.
     pub requests: Vec<LedgerRequest>,
+    /// Actions that ended and that nobody was told of yet, oldest first.
+    pub untold: Vec<Untold>,
     /// The breaker above all policies.
     pub breaker: Breaker,
 }
@@ -116,6 +122,8 @@ impl State {
             intents: read(data, INTENTS)?,
             deeds: read(data, DEEDS)?,
             requests: read(data, REQUESTS)?,
+            // It decides nothing: what cannot be read is not told, and stops nothing.
+            untold: read(data, UNTOLD).unwrap_or_default(),
             breaker: read(data, BREAKER)?,
         };
         let times = state.intents.iter().flat_map(|intent| [(INTENTS, &intent.created), (INTENTS, &intent.deadline)]);
@@ -136,6 +144,7 @@ impl State {
             (INTENTS, serde_json::to_string(&self.intents)),
             (DEEDS, serde_json::to_string(&self.deeds)),
             (REQUESTS, serde_json::to_string(&self.requests)),
+            (UNTOLD, serde_json::to_string(&self.untold)),
             (BREAKER, serde_json::to_string(&self.breaker)),
         ];
         for (key, text) in texts {
@@ -143,6 +152,14 @@ impl State {
                 data.insert(key.to_owned(), text);
             }
         }
+    }
+
+    /// Adds an action that people are to be told of.
+    pub fn to_tell(&mut self, untold: Untold) {
+        self.untold.retain(|known| known.intent.id != untold.intent.id);
+        self.untold.push(untold);
+        let excess = self.untold.len().saturating_sub(MAX_UNTOLD);
+        self.untold.drain(..excess);
     }
 
     /// Drops deeds that count for nothing any more.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::policy::{ActionRecord, ActionType, WorkloadRef};
 use crate::controller::now::{parse_rfc3339, rfc3339};
+use crate::controller::report::shorten;
 use crate::controller::workload::{ScaleHandle, SuspendHandle};
 
 /// An action that is about to be taken, or whose outcome is not known.
@@ -262,6 +263,42 @@ impl Intent {
     pub fn answer_by(&self) -> Option<Stamp> {
         let Action::RequestCheckpoint { timeout_seconds } = self.action else { return None };
         Some(parse_rfc3339(&self.created)? + Duration::from_secs(timeout_seconds))
+    }
+}
+
+/// An action that ended and that nobody was told of yet. It is written together with what closes the action, and goes when its
+/// Events are written: a leader that dies between the two leaves them to the next.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Untold {
+    /// What was recorded before it.
+    pub intent: Intent,
+    /// What came of it: see [`Outcome::name`](crate::controller::act::Outcome::name).
+    pub outcome: String,
+    /// The same for a person.
+    pub said: String,
+    /// When, RFC 3339.
+    pub at: String,
+}
+
+impl Untold {
+    /// As status and profile keep it.
+    pub fn record(&self) -> ActionRecord {
+        let Intent { id, container, device, reason, used, age_seconds, .. } = &self.intent;
+        let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        ActionRecord {
+            id: id.clone(),
+            action: self.intent.action.kind(),
+            time: self.at.clone(),
+            pod: self.intent.pod.clone(),
+            pod_uid: self.intent.pod_uid.as_str().to_owned(),
+            workload: format!("{}/{}", self.intent.workload.kind, self.intent.workload.name),
+            outcome: self.outcome.clone(),
+            message: shorten(&format!("container {container} on {device}: {reason}; {}", self.said), 500),
+            dry_run: self.intent.dry_run,
+            used_bytes: used.map(count),
+            age_seconds: age_seconds.map(count),
+        }
     }
 }
 

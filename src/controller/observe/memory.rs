@@ -1,7 +1,7 @@
 //! What the rounds of one process remember. All of it may be lost at any moment: dwell times start anew, an Event is
 //! written once more, reads are repeated. Nothing in here can make an action happen sooner.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use gpumem_engine::decision::{Hold, Standing};
@@ -199,8 +199,9 @@ impl Memory {
     /// Forgets pods that nobody has reported for a while, and policies that are gone.
     pub fn forget_gone(&mut self, now: &Now, policies: &[PolicyKey]) {
         let moment = now.moment(self.origin);
+        let policies: HashSet<&PolicyKey> = policies.iter().collect();
         self.dwells.retain(|(policy, ..), (seen, _)| policies.contains(policy) && moment.since(*seen) < FORGET);
-        let alive: std::collections::HashSet<&PodUid> = self.dwells.keys().map(|(_, pod, ..)| pod).collect();
+        let alive: HashSet<&PodUid> = self.dwells.keys().map(|(_, pod, ..)| pod).collect();
         self.chains.retain(|pod, _| alive.contains(pod));
         self.pods.retain(|pod, _| alive.contains(pod));
         self.candidates.retain(|(policy, pod), _| policies.contains(policy) && alive.contains(pod));

@@ -16,11 +16,10 @@ use crate::api::policy::{ActionRecord, GpuMemoryPolicy};
 use crate::controller::act::{self, Outcome};
 use crate::controller::admin::Limits;
 use crate::controller::context::Context;
-use crate::controller::intent::{self, Action, Closing, Intent, Ledger, Lever, Order, PolicyRef, Settled};
+use crate::controller::intent::{self, Action, Closing, Intent, Ledger, Lever, Order, PolicyRef, Settled, Untold};
 use crate::controller::now::{Now, rfc3339};
 use crate::controller::observe::{Memory, Observed, key_of};
 use crate::controller::profile;
-use crate::controller::report::shorten;
 
 /// Calls are at least this far apart, whatever budgets allow: the API server and the scheduler have others to serve.
 const BETWEEN_CALLS: Duration = Duration::from_secs(5);
@@ -37,25 +36,19 @@ pub struct Done {
 }
 
 impl Done {
+    /// What people are to be told of it.
+    pub fn untold(&self) -> Untold {
+        Untold {
+            intent: self.intent.clone(),
+            outcome: self.outcome.name().to_owned(),
+            said: self.outcome.explain(&self.intent.action),
+            at: rfc3339(self.at),
+        }
+    }
+
     /// As status and profile keep it.
     pub fn record(&self) -> ActionRecord {
-        let Intent { id, container, device, reason, used, age_seconds, .. } = &self.intent;
-        let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        let message =
-            format!("container {container} on {device}: {reason}; {}", self.outcome.explain(&self.intent.action));
-        ActionRecord {
-            id: id.clone(),
-            action: self.intent.action.kind(),
-            time: rfc3339(self.at),
-            pod: self.intent.pod.clone(),
-            pod_uid: self.intent.pod_uid.as_str().to_owned(),
-            workload: format!("{}/{}", self.intent.workload.kind, self.intent.workload.name),
-            outcome: self.outcome.name().to_owned(),
-            message: shorten(&message, 500),
-            dry_run: self.intent.dry_run,
-            used_bytes: used.map(count),
-            age_seconds: age_seconds.map(count),
-        }
+        self.untold().record()
     }
 }
 
@@ -282,7 +275,7 @@ async fn conclude(ctx: &Context, intent: Intent, outcome: Outcome, disruption: O
             Closing::Disrupted { unrecorded: written.is_err().then(|| done.record()) }
         }
     };
-    if let Err(error) = intent::close(ctx, intent, &closing, outcome.failed(), now).await {
+    if let Err(error) = intent::close(ctx, &done.untold(), &closing, outcome.failed(), now).await {
         warn!(id = intent.id, error = &error as &dyn std::error::Error, "action stays open until it can be closed");
     }
     done

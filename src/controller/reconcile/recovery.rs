@@ -13,8 +13,9 @@ use crate::controller::context::Context;
 use crate::controller::intent::{self, LedgerDeed, LedgerRequest};
 use crate::controller::now::{Now, parse_rfc3339, rfc3339};
 use crate::controller::observe::Memory;
+use crate::controller::observe::ahead::{AT_ONCE, all};
 use crate::controller::profile;
-use crate::controller::workload::{read_group, read_pod};
+use crate::controller::workload::{PodFacts, read_group, read_pod};
 
 /// Recovering workloads are looked at this often.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(5);
@@ -39,13 +40,10 @@ pub async fn look_after(ctx: &Context, memory: &mut Memory, stock: &Stock, now: 
 }
 
 async fn look_at_deeds(ctx: &Context, recovering: &[&LedgerDeed], now: &Now) {
-    let mut changed = Vec::new();
-    for deed in recovering {
-        let seen = look_at(ctx, deed, now).await;
-        if seen != **deed {
-            changed.push(seen);
-        }
-    }
+    let looks: Vec<_> = recovering.iter().map(|deed| look_at(ctx, deed, now)).collect();
+    let seen = all(AT_ONCE, looks).await;
+    let changed = seen.into_iter().zip(recovering).filter(|(seen, deed)| seen != **deed);
+    let changed: Vec<LedgerDeed> = changed.map(|(seen, _)| seen).collect();
     if changed.is_empty() {
         return;
     }
@@ -120,14 +118,11 @@ async fn write_record(ctx: &Context, deed: &mut LedgerDeed, now: &Now) -> bool {
 }
 
 async fn look_at_requests(ctx: &Context, requests: &[LedgerRequest], now: &Now) {
-    let mut gone = Vec::new();
-    for request in requests {
-        if let Ok(pod) = read_pod(&ctx.read, &request.namespace, &request.pod).await
-            && pod.is_none_or(|pod| pod.pod.uid != request.pod_uid)
-        {
-            gone.push(request.id.clone());
-        }
-    }
+    let reads: Vec<_> = requests.iter().map(|request| read_pod(&ctx.read, &request.namespace, &request.pod)).collect();
+    let is_gone = |request: &LedgerRequest, pod: Option<PodFacts>| pod.is_none_or(|pod| pod.pod.uid != request.pod_uid);
+    let read = requests.iter().zip(all(AT_ONCE, reads).await);
+    let gone = read.filter(|(request, pod)| pod.as_ref().is_ok_and(|pod| is_gone(request, pod.clone())));
+    let gone: Vec<String> = gone.map(|(request, _)| request.id.clone()).collect();
     if gone.is_empty() {
         return;
     }

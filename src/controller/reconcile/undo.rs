@@ -14,6 +14,7 @@ use crate::controller::context::Context;
 use crate::controller::intent::{Action, LedgerDeed, LedgerRequest, PolicyRef};
 use crate::controller::now::Now;
 use crate::controller::observe::Observed;
+use crate::controller::observe::ahead::{AT_ONCE, all};
 use crate::controller::profile;
 
 /// What is to be undone for a policy: of a policy that is there, its decisions go with the others of it.
@@ -23,8 +24,9 @@ pub type Undo = HashMap<PolicyKey, Vec<Decision>>;
 pub async fn due(ctx: &Context, stock: &Stock, observed: &[Observed], deeds: &Deeds, now: &Now) -> Undo {
     let mut undo = Undo::new();
     let Some(state) = stock.state() else { return undo };
-    for deed in state.deeds.iter().filter(|deed| deed.suspension().is_some()) {
-        let decisions = resume(ctx, observed, deed, deeds, now).await;
+    let suspended: Vec<&LedgerDeed> = state.deeds.iter().filter(|deed| deed.suspension().is_some()).collect();
+    let resumptions: Vec<_> = suspended.iter().map(|deed| resume(ctx, observed, deed, deeds, now)).collect();
+    for (deed, decisions) in suspended.iter().zip(all(AT_ONCE, resumptions).await) {
         undo.entry(deed.policy.key()).or_default().extend(decisions);
     }
     if deeds.brake == Brake::Released {

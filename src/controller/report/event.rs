@@ -10,16 +10,14 @@ use kube::Resource as _;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tracing::warn;
 
-use super::shorten;
 use super::status::expected;
+use super::{once, shorten};
 use crate::api::names::{ANNOTATION_WORKLOAD, REPORTER};
 use crate::api::policy::GpuMemoryPolicy;
-use crate::api::usage::PodReport;
-use crate::controller::act::Outcome;
+use crate::api::usage::{EndReport, PodReport};
 use crate::controller::context::Context;
-use crate::controller::intent::Action;
+use crate::controller::intent::{Action, Untold};
 use crate::controller::profile::{Learned, Lesson};
-use crate::controller::reconcile::Done;
 
 /// The API's limit is 1 kB; characters may take several bytes.
 const MAX_NOTE: usize = 500;
@@ -49,18 +47,19 @@ pub async fn notify(recorder: &Recorder, policy: &GpuMemoryPolicy, notify: &Noti
 }
 
 /// Tells what came of an action, on the pod, on its workload and on the policy.
-pub async fn tell(recorder: &Recorder, policy: &GpuMemoryPolicy, done: &Done) {
-    let (type_, happened) = match &done.outcome {
-        Outcome::Succeeded | Outcome::FoundDone => (EventType::Warning, ""),
-        Outcome::Resumed | Outcome::TakenBack => (EventType::Normal, ""),
-        Outcome::WouldSucceed => (EventType::Normal, "DryRun"),
-        Outcome::Refused { .. } | Outcome::OwnedByOther { .. } => (EventType::Warning, "Blocked"),
-        Outcome::Unclear { .. } => (EventType::Warning, "Unclear"),
-        Outcome::Replaced | Outcome::Gone | Outcome::Withdrawn(_) | Outcome::Abandoned => {
-            (EventType::Normal, "Withdrawn")
-        }
+///
+/// False where it has to be told again. The record of it makes the name, so that it is told once, whoever does it.
+pub async fn tell(ctx: &Context, policy: Option<&GpuMemoryPolicy>, untold: &Untold) -> bool {
+    let (type_, happened) = match untold.outcome.as_str() {
+        "Succeeded" | "FoundDone" => (EventType::Warning, ""),
+        "Resumed" | "TakenBack" => (EventType::Normal, ""),
+        "DryRun" => (EventType::Normal, "DryRun"),
+        "Unclear" => (EventType::Warning, "Unclear"),
+        "Replaced" | "Gone" | "Withdrawn" | "Abandoned" => (EventType::Normal, "Withdrawn"),
+        // Each of the server's refusals has a name of its own.
+        _ => (EventType::Warning, "Blocked"),
     };
-    let what = match done.intent.action {
+    let what = match untold.intent.action {
         Action::Evict => "Eviction",
         Action::RequestCheckpoint { .. } => "Checkpoint",
         Action::WithdrawCheckpoint { .. } => "CheckpointTakenBack",
@@ -70,14 +69,8 @@ pub async fn tell(recorder: &Recorder, policy: &GpuMemoryPolicy, done: &Done) {
         Action::Scale { .. } => "Scale",
     };
     let reason = format!("GpuMemory{what}{happened}");
-    let intent = &done.intent;
-    let note = format!(
-        "Pod {} (container {}): {}. Why: {}.",
-        intent.pod,
-        intent.container,
-        done.outcome.explain(&intent.action),
-        intent.reason
-    );
+    let intent = &untold.intent;
+    let note = format!("Pod {} (container {}): {}. Why: {}.", intent.pod, intent.container, untold.said, intent.reason);
     let say = |secondary| Event {
         type_,
         reason: reason.clone(),
@@ -92,7 +85,7 @@ pub async fn tell(recorder: &Recorder, policy: &GpuMemoryPolicy, done: &Done) {
         node: intent.node.clone(),
     };
     let workload = of_workload(&Workload::from(&intent.workload), &intent.namespace);
-    everywhere(recorder, &of_pod(&pod), &workload, Some(policy), say).await;
+    once_everywhere(ctx, &intent.id, &of_pod(&pod), &workload, policy, say).await
 }
 
 /// Whom an Event is about.
@@ -109,28 +102,44 @@ pub struct Whom<'a> {
 }
 
 impl Whom<'_> {
-    async fn tell(&self, recorder: &Recorder, type_: EventType, reason: &str, note: &str) {
-        let pod = PodRef {
+    async fn tell_once(&self, ctx: &Context, key: &str, reason: &str, note: &str) {
+        let pod = self.pod();
+        let workload = of_workload(self.workload, &self.pod.namespace);
+        let say = |secondary| observed(EventType::Warning, reason, note, secondary);
+        once_everywhere(ctx, key, &of_pod(&pod), &workload, self.policy, say).await;
+    }
+
+    fn pod(&self) -> PodRef {
+        PodRef {
             namespace: self.pod.namespace.clone(),
             name: self.pod.name.clone(),
             uid: self.pod.uid.clone(),
             node: self.node.to_owned(),
-        };
-        let say = |secondary| Event {
-            type_,
-            reason: reason.to_owned(),
-            note: Some(shorten(note, MAX_NOTE)),
-            action: "Observe".to_owned(),
-            secondary: Some(secondary),
-        };
+        }
+    }
+
+    async fn tell(&self, recorder: &Recorder, type_: EventType, reason: &str, note: &str) {
+        let pod = self.pod();
+        let say = |secondary| observed(type_, reason, note, secondary);
         let workload = of_workload(self.workload, &self.pod.namespace);
         everywhere(recorder, &of_pod(&pod), &workload, self.policy, say).await;
     }
 }
 
-/// Tells of an out-of-memory, and of the loop that it belongs to.
-pub async fn out_of_memory(recorder: &Recorder, whom: &Whom<'_>, lesson: &Lesson, learned: &Learned) {
+fn observed(type_: EventType, reason: &str, note: &str, secondary: ObjectReference) -> Event {
+    Event {
+        type_,
+        reason: reason.to_owned(),
+        note: Some(shorten(note, MAX_NOTE)),
+        action: "Observe".to_owned(),
+        secondary: Some(secondary),
+    }
+}
+
+/// Tells of an out-of-memory, and of the loop that it belongs to: once, however often it is called for the same record.
+pub async fn out_of_memory(ctx: &Context, whom: &Whom<'_>, lesson: &Lesson, learned: &Learned) {
     let record = &lesson.record;
+    let key = format!("{}\n{}\n{}", record.pod_uid, record.container, record.time);
     let bytes = |value: Option<i64>| value.and_then(|value| u64::try_from(value).ok()).map(Bytes);
     let held = match (bytes(record.peak_bytes), bytes(record.capacity_bytes)) {
         (Some(peak), Some(capacity)) => format!(", holding {peak} of {capacity}"),
@@ -143,23 +152,25 @@ pub async fn out_of_memory(recorder: &Recorder, whom: &Whom<'_>, lesson: &Lesson
         "Container {} of pod {} died of GPU out-of-memory ({}){held}.{advice} It said: {}",
         record.container, record.pod, record.framework, record.evidence
     );
-    whom.tell(recorder, EventType::Warning, "GpuMemoryOutOfMemory", &note).await;
+    whom.tell_once(ctx, &key, "GpuMemoryOutOfMemory", &note).await;
     if let Some(Loop { container, count, peak, since: _ }) = &learned.restart_loop {
         let note = format!(
             "Container {container} of {} {} ran out of GPU memory {count} times in a row at about {peak}: the next attempt              ends the same way, and an eviction helps nobody.{advice} Or give it a larger device.",
             whom.workload.kind, whom.workload.name
         );
-        whom.tell(recorder, EventType::Warning, "GpuMemoryRestartLoop", &note).await;
+        whom.tell_once(ctx, &key, "GpuMemoryRestartLoop", &note).await;
     }
 }
 
 /// Tells that a container with GPU memory was killed for host memory: more GPU memory would not have helped.
-pub async fn host_out_of_memory(recorder: &Recorder, whom: &Whom<'_>, container: &str) {
+pub async fn host_out_of_memory(ctx: &Context, whom: &Whom<'_>, end: &EndReport) {
+    let container = &end.container;
     let note = format!(
         "Container {container} of pod {} was killed for host memory (OOMKilled), not for GPU memory: raise its memory limit.          A larger GPU would not help.",
         whom.pod.name
     );
-    whom.tell(recorder, EventType::Warning, "HostMemoryOutOfMemory", &note).await;
+    let key = format!("{}\n{container}\n{}", whom.pod.uid, end.finished_at);
+    whom.tell_once(ctx, &key, "HostMemoryOutOfMemory", &note).await;
 }
 
 /// Tells that a declared job cannot fit its device even if everything turns out at its lowest.
@@ -190,18 +201,43 @@ async fn everywhere(
     policy: Option<&GpuMemoryPolicy>,
     say: impl Fn(ObjectReference) -> Event,
 ) {
-    let policy = policy.map(|policy| policy.object_ref(&()));
-    let mut about = vec![(pod, policy.as_ref().unwrap_or(workload))];
-    // A pod without an owner is its own workload.
-    if workload.uid != pod.uid {
-        about.push((workload, pod));
-    }
-    about.extend(policy.as_ref().map(|policy| (policy, pod)));
-    for (regarding, secondary) in about {
-        if let Err(error) = recorder.publish(&say(secondary.clone()), regarding).await {
+    for (regarding, secondary) in places(pod, workload, policy) {
+        if let Err(error) = recorder.publish(&say(secondary), &regarding).await {
             warn!(object = regarding.name, %error, "event not written");
         }
     }
+}
+
+/// The same under names that follow from `key`. False where some of it has to be tried again.
+async fn once_everywhere(
+    ctx: &Context,
+    key: &str,
+    pod: &ObjectReference,
+    workload: &ObjectReference,
+    policy: Option<&GpuMemoryPolicy>,
+    say: impl Fn(ObjectReference) -> Event,
+) -> bool {
+    let mut is_told = true;
+    for (regarding, secondary) in places(pod, workload, policy) {
+        is_told &= once::publish(ctx, key, &say(secondary), &regarding).await;
+    }
+    is_told
+}
+
+/// What an Event is about, each with what is related to it.
+fn places(
+    pod: &ObjectReference,
+    workload: &ObjectReference,
+    policy: Option<&GpuMemoryPolicy>,
+) -> Vec<(ObjectReference, ObjectReference)> {
+    let policy = policy.map(|policy| policy.object_ref(&()));
+    let mut about = vec![(pod.clone(), policy.clone().unwrap_or_else(|| workload.clone()))];
+    // A pod without an owner is its own workload.
+    if workload.uid != pod.uid {
+        about.push((workload.clone(), pod.clone()));
+    }
+    about.extend(policy.map(|policy| (policy, pod.clone())));
+    about
 }
 
 fn of_workload(workload: &Workload, namespace: &str) -> ObjectReference {

@@ -11,6 +11,7 @@ use gpumem_engine::risk::Level;
 use super::condition::{condition, findings};
 use super::shorten;
 use crate::api::policy::{ActionRecord, GpuMemoryPolicyStatus, Risk, TargetCounts, WorkloadStatus};
+use crate::controller::intent::Untold;
 use crate::controller::observe::Observed;
 use crate::controller::reconcile::Done;
 
@@ -54,6 +55,13 @@ pub fn build(
     }
 }
 
+/// A status with actions that an earlier leader had no time to add.
+pub fn with<'a>(status: &GpuMemoryPolicyStatus, late: impl Iterator<Item = &'a Untold>) -> GpuMemoryPolicyStatus {
+    let mut status = status.clone();
+    status.recent_actions = add(late.map(Untold::record), &status.recent_actions);
+    status
+}
+
 /// How `next` differs from `previous`.
 pub fn difference(previous: &GpuMemoryPolicyStatus, next: &GpuMemoryPolicyStatus) -> Difference {
     let verdicts = |status: &GpuMemoryPolicyStatus| -> Vec<_> {
@@ -82,9 +90,12 @@ pub fn difference(previous: &GpuMemoryPolicyStatus, next: &GpuMemoryPolicyStatus
 /// Newest first. The same thing said of the same pod again takes the place of the last time, so that a refusal that is
 /// repeated does not push out everything else.
 fn recent(done: &[&Done], previous: &[ActionRecord]) -> Vec<ActionRecord> {
+    add(done.iter().map(|done| done.record()), previous)
+}
+
+fn add(new: impl Iterator<Item = ActionRecord>, previous: &[ActionRecord]) -> Vec<ActionRecord> {
     let mut records = previous.to_vec();
-    for done in done {
-        let record = done.record();
+    for record in new {
         records.retain(|known| {
             let is_same =
                 known.pod_uid == record.pod_uid && known.action == record.action && known.outcome == record.outcome;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use gpumem_engine::decision::Workload;
 use gpumem_engine::estimate::advice::sentence;
 use gpumem_engine::oom::{self, Death, Kind, OomReport};
+use gpumem_engine::pacing::Stamp;
 use gpumem_engine::quantity::Bytes;
 use gpumem_engine::score::What;
 use k8s_openapi::api::core::v1::Pod;
@@ -18,7 +19,7 @@ use crate::api::usage::{EndReport, PodReport};
 use crate::controller::context::Context;
 use crate::controller::fleet::Ended;
 use crate::controller::fleet::declared::Declaration;
-use crate::controller::profile;
+use crate::controller::profile::{self, Learned, Lesson};
 
 /// A log that takes longer is left unread.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -92,12 +93,27 @@ async fn read_log(ctx: &Context, pod: &PodReport, end: &EndReport) -> Result<Str
     }
 }
 
-/// Whether an earlier process counted this end: then its log is not read again.
-pub async fn known(ctx: &Context, pod: &PodReport, workload: &Workload, end: &EndReport) -> bool {
-    profile::knows(&ctx.read, &pod.namespace, workload, |record| {
+/// What an earlier process learned from this end, where it did: then its log is not read again.
+pub async fn known(
+    ctx: &Context,
+    pod: &PodReport,
+    workload: &Workload,
+    end: &EndReport,
+    now: Stamp,
+) -> Option<(Lesson, Learned)> {
+    let is_it = |record: &OomRecord| {
         record.pod_uid == pod.uid.as_str() && record.container == end.container && record.time == end.finished_at
-    })
-    .await
+    };
+    let (record, status) = profile::knows(&ctx.read, &pod.namespace, workload, is_it).await?;
+    // What the profile says beside its OOMs it says of the newest.
+    let is_newest = status.ooms.first() == Some(&record);
+    let learned = Learned {
+        judged: Vec::new(),
+        restart_loop: profile::loop_of(&status, now).filter(|_| is_newest),
+        count: status.oom_count,
+    };
+    let advice = if is_newest { status.advice } else { Vec::new() };
+    Some((Lesson { record, advice, is_scored: false }, learned))
 }
 
 /// What an end that was no OOM means for a warning.

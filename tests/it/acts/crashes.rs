@@ -76,3 +76,50 @@ async fn who_loses_the_lease_between_intent_and_call_does_not_call() {
         assert_eq!((done.outcome.name(), calls(&cluster, case)), ("Withdrawn", 0), "{case:?}");
     }
 }
+
+/// The answer of every attempt at an Event of an action: each was written at most once, whoever tried.
+fn told(cluster: &Cluster) -> Vec<String> {
+    let world = cluster.world();
+    let events = world.list("events.k8s.io", "events", "");
+    let of_action = events.into_iter().filter(|event| event["action"] == "Evict");
+    let place = |event: &serde_json::Value| format!("{} {}", event["regarding"]["kind"], event["reason"]);
+    let mut places: Vec<String> = of_action.map(place).collect();
+    places.sort_unstable();
+    places
+}
+
+#[tokio::test]
+async fn a_crash_at_any_request_leaves_nobody_uninformed_and_tells_nobody_twice() {
+    let scene = || {
+        let mut cluster = Cluster::new();
+        cluster.deployment("train", 2);
+        cluster.policy("p", "train", |_| {});
+        cluster.report("train-0", 0.95);
+        cluster
+    };
+    let mut cluster = scene();
+    let mut controller = Controller::start(&cluster, "c1");
+    controller.rounds(&mut cluster, 3).await;
+    let (expected, requests) = (told(&cluster), cluster.world().log.len());
+    assert_eq!(expected.len(), 3, "{expected:?}");
+    assert_eq!(cluster.ledger("untold"), json!([]));
+    for at in 0..requests {
+        for crash in [Crash::Before, Crash::After] {
+            let mut cluster = scene();
+            cluster.world().crash_at(at, crash);
+            Controller::start(&cluster, "c1").dies_within(&mut cluster, 3).await;
+            // Where there were fewer requests than that, the next process is not to meet it.
+            cluster.world().crash_at(1_000_000, crash);
+            // Long enough for a call that was never made to be given up, and for the next.
+            Controller::start(&cluster, "c2").slow_rounds(&mut cluster, 12).await;
+            let context = format!("{at} {crash:?}");
+            let (told, evicted) = (told(&cluster), cluster.evicted());
+            assert_eq!(evicted, 1, "{context}");
+            let done = |reason: &str| told.iter().filter(|place| place.ends_with(reason)).count();
+            // An action that was done is told of on pod, workload and policy, once each; it may have been abandoned before.
+            assert_eq!(done("\"GpuMemoryEviction\""), 3, "{context}: {told:?}");
+            assert_eq!(cluster.ledger("untold"), json!([]), "{context}");
+            assert!(!cluster.status("p").recent_actions.is_empty(), "{context}");
+        }
+    }
+}
