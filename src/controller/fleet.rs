@@ -28,6 +28,7 @@ mod ended;
 mod node;
 
 mod observe;
+mod refusals;
 
 pub use check::Fault;
 pub use ended::{EndKey, Ended};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gpumem::api::convert;
 use gpumem::api::profile::{GpuMemoryProfile, GpuMemoryProfileStatus};
 use gpumem::api::usage::{
-    Cursor, DeviceReport, EndReport, FORMAT, NvmlState, PodReport, SeriesData, SeriesReport, UsageReport,
+    Cursor, DeviceReport, EndReport, FORMAT, HookReport, NvmlState, PodReport, SeriesData, SeriesReport, UsageReport,
 };
 use gpumem::controller::context::Context;
 use gpumem::controller::metrics::Exposition;
@@ -31,13 +31,15 @@ const MESSAGE: &str = "Traceback (most recent call last):\ntorch.OutOfMemoryErro
 struct Agent {
     now: u64,
     epoch: u64,
+    /// Allocations that the container's own allocator refused, where its hook counts them.
+    refused: Option<u32>,
 }
 
 impl Agent {
     /// One that just started, on a node whose clock runs on.
     fn new(cluster: &Cluster) -> Self {
         let epoch = u64::try_from(cluster.stamp).unwrap();
-        Self { now: 100 + 100 * (epoch - 1_800_000_000), epoch }
+        Self { now: 100 + 100 * (epoch - 1_800_000_000), epoch, refused: None }
     }
 
     /// Ten seconds in which the pod's container holds this much, unless it ended.
@@ -69,7 +71,7 @@ impl Agent {
             interval_ms: 1000,
             simulated: true,
             nvml: NvmlState::Up { driver: "580".into() },
-            hooks: Vec::new(),
+            hooks: self.refused.filter(|_| gib.is_some()).map(|ooms| hook(pod, ooms)).into_iter().collect(),
             devices: vec![DeviceReport {
                 device,
                 index: 0,
@@ -82,6 +84,20 @@ impl Agent {
             pods: vec![pod.clone()],
             series: gib.map(|_| series).into_iter().collect(),
         }
+    }
+}
+
+fn hook(pod: &PodReport, ooms: u32) -> HookReport {
+    HookReport {
+        device: DeviceKey::whole("GPU-1"),
+        pod: pod.uid.clone(),
+        container: "main".into(),
+        container_id: "c1".into(),
+        allocated: Some(Bytes::gib(70)),
+        reserved: Some(Bytes::gib(74)),
+        ooms,
+        hooked: 1,
+        processes: 1,
     }
 }
 
@@ -575,4 +591,58 @@ fn a_profile_of_an_earlier_version_is_read() {
     });
     let profile: GpuMemoryProfile = serde_json::from_value(old).unwrap();
     assert_eq!(profile.status.unwrap().oom_count, 0);
+}
+
+/// The container held `gib`, its hook counted so many refused allocations one after the other, and then it ended so.
+async fn after_refusals(refused: &[u32], gib: u64, exit: i32, message: &str) -> (Cluster, Controller) {
+    let mut cluster = Cluster::new();
+    cluster.deployment("train", 1);
+    cluster.policy("p", "train", |spec| spec["mode"] = json!("Observe"));
+    let pod = reported(&mut cluster, "train-0");
+    let mut controller = Controller::start(&cluster, "c1");
+    let (mut agent, instant) = (Agent::new(&cluster), cluster.now().instant);
+    let end = end(&cluster, exit, "Error", message);
+    for refused in refused {
+        agent.refused = Some(*refused);
+        assert!(controller.ctx.fleet().merge(NODE, agent.report(&pod, Some(gib)), instant).accepted);
+    }
+    let after = PodReport { ends: vec![end], ..pod };
+    for _ in 0..3 {
+        assert!(controller.ctx.fleet().merge(NODE, agent.report(&after, None), instant).accepted);
+        controller.round(&mut cluster).await;
+    }
+    (cluster, controller)
+}
+
+#[tokio::test]
+async fn a_death_that_no_text_explains_is_an_oom_where_the_hook_counted_a_refusal_just_before() {
+    let (cluster, controller) = after_refusals(&[0, 1, 2], 75, 1, "").await;
+    let status = status(&cluster);
+    let record = &status.ooms[0];
+    assert_eq!((record.shape.as_str(), record.kind.as_str(), status.oom_count), ("HookCounted", "Probable", 1));
+    assert!(record.evidence.contains("counted 2 refused"), "{}", record.evidence);
+    assert_eq!(value(&metrics(&cluster, &controller.ctx), OOMS), Some(1.0));
+    assert_eq!(cluster.events("Pod"), ["GpuMemoryOutOfMemory"]);
+}
+
+#[tokio::test]
+async fn the_containers_own_words_and_the_hooks_count_are_one_oom() {
+    let (cluster, controller) = after_refusals(&[0, 1], 75, 1, MESSAGE).await;
+    let status = status(&cluster);
+    assert_eq!((status.ooms[0].framework.as_str(), status.oom_count), ("PyTorch", 1));
+    assert_eq!(value(&metrics(&cluster, &controller.ctx), OOMS), Some(1.0));
+}
+
+#[tokio::test]
+async fn a_hooks_count_alone_is_no_oom() {
+    let cases: [(&str, &[u32], u64, i32); 4] = [
+        ("it was there when we first looked", &[3, 3], 75, 1),
+        ("the device was not full", &[0, 1], 40, 1),
+        ("somebody stopped it", &[0, 1], 75, 143),
+        ("it survived for minutes", &[0, 1, 1, 1, 1, 1, 1, 1, 1, 1], 75, 1),
+    ];
+    for (what, refused, gib, exit) in cases {
+        let (cluster, _) = after_refusals(refused, gib, exit, "").await;
+        assert_eq!(cluster.events("Pod").len(), 0, "{what}");
+    }
 }

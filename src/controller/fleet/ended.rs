@@ -34,6 +34,8 @@ pub struct Ended {
     pub capacity: Option<Bytes>,
     /// Highest memory there of the run that ended; `None` where that run was not seen.
     pub peak: Option<Bytes>,
+    /// Allocations that its own allocator refused, where the last came just before: gpumem's hook in it counted.
+    pub refused: Option<u32>,
 }
 
 impl Ended {
@@ -55,8 +57,8 @@ impl Ends {
         received: Instant,
     ) {
         self.0.retain(|_, (at, _)| received.saturating_duration_since(*at) < KEPT);
-        for (pod, end, Remains { device, capacity, peak }) in ended {
-            let ended = Ended { node: Arc::clone(node), pod, end, device, capacity, peak };
+        for (pod, end, Remains { device, capacity, peak, refused }) in ended {
+            let ended = Ended { node: Arc::clone(node), pod, end, device, capacity, peak, refused };
             if self.0.len() < MAX {
                 // What is known stays: later reports may have lost what the container held.
                 self.0.entry(ended.key()).or_insert((received, ended));

@@ -11,6 +11,7 @@ use gpumem_engine::usage::Attribution;
 
 use super::declared::Declaration;
 use super::observe::Answers;
+use super::refusals::Refusals;
 use super::{Cursor, DeviceReport, FORGET, Merged, PodReport, SeriesData, SeriesReport, UsageReport};
 use crate::api::names::ANNOTATION_WORKLOAD;
 use crate::api::usage::{EndReport, FORMAT, LimitReport, NvmlState};
@@ -35,6 +36,8 @@ pub(super) struct Node {
     pub(super) limits: Vec<LimitReport>,
     /// Containers that were forgotten as tenants lately: how they ended may still be told.
     past: BTreeMap<TenantKey, (Moment, Remains)>,
+    /// Allocations that containers' own allocators refused.
+    refusals: Refusals,
     /// What pods declare of themselves, read once for each text.
     pub(super) declared: BTreeMap<PodUid, Arc<Declaration>>,
 }
@@ -48,6 +51,8 @@ pub(super) struct Remains {
     pub(super) capacity: Option<Bytes>,
     /// Highest memory there of the run that ended; `None` where that run was not seen.
     pub(super) peak: Option<Bytes>,
+    /// Allocations that its own allocator refused by then, where the last was just before.
+    pub(super) refused: Option<u32>,
 }
 
 /// Containers remembered after their end, for each node.
@@ -104,6 +109,7 @@ impl Node {
             nvml: report.nvml.clone(),
             limits: Vec::new(),
             past: BTreeMap::new(),
+            refusals: Refusals::default(),
             declared: BTreeMap::new(),
         }
     }
@@ -129,7 +135,7 @@ impl Node {
             pods,
             series,
             limits,
-            hooks: _, // shown by the agent's own metrics; nothing is decided by a container's word
+            hooks,
         } = report;
         let mut moved = Moved::default();
         if boot_id != self.boot_id {
@@ -137,6 +143,7 @@ impl Node {
             merged.rebooted = true;
             self.devices.clear();
             self.past.clear();
+            self.refusals = Refusals::default();
             moved.gone.extend(std::mem::take(&mut self.pods).into_keys());
             self.boot_id = boot_id;
         } else if cursor.epoch != self.cursor.epoch {
@@ -171,6 +178,7 @@ impl Node {
             let Some(device) = self.devices.get_mut(&key) else { continue };
             merged.points += device.take(TenantKey { pod, container }, container_id, data);
         }
+        self.refusals.take(&hooks, now);
         moved.ended = self.ended();
         self.let_go(&mut moved);
         moved
@@ -189,7 +197,8 @@ impl Node {
             let tenant = held.tenants.get(&key)?;
             Some(Remains::of(device, &held.report, tenant, Some(&end.container_id)))
         });
-        living.max_by_key(|remains| remains.peak).or_else(|| self.past.get(&key).map(|(_, remains)| remains.clone()))
+        let held = living.max_by_key(|remains| remains.peak).or_else(|| Some(self.past.get(&key)?.1.clone()))?;
+        Some(Remains { refused: self.refusals.just_before(&key, &end.container_id, self.now), ..held })
     }
 
     /// Reads what the pods declare, where that is new.
@@ -248,6 +257,8 @@ impl Node {
             }
             stays
         });
+        let Self { pods, past, refusals, .. } = self;
+        refusals.retain(|key| pods.contains_key(&key.pod) || past.contains_key(key));
     }
 
     /// The node as a report with whole series: what a peer takes over.
@@ -295,6 +306,7 @@ impl Remains {
             device: device.clone(),
             capacity: report.memory.map(|memory| memory.usable()),
             peak: if is_current { current } else { earlier },
+            refused: None,
         }
     }
 }

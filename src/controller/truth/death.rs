@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gpumem_engine::decision::Workload;
 use gpumem_engine::estimate::advice::sentence;
-use gpumem_engine::oom::{self, Death, Kind, OomReport};
+use gpumem_engine::oom::{self, Death, Kind, Numbers, OomReport};
 use gpumem_engine::pacing::Stamp;
 use gpumem_engine::quantity::Bytes;
 use gpumem_engine::score::What;
@@ -42,12 +42,35 @@ pub async fn of(ctx: &Context, ended: &Ended) -> Found {
     let end = &ended.end;
     let by_message = judge(ended, Some(&end.message).filter(|message| !message.is_empty()).map(String::as_str));
     let is_settled = by_message != Death::Other || end.exit_code == 0;
-    if is_settled || !ctx.read_pod_logs {
+    if is_settled {
         return Found { death: by_message, unread: None };
     }
+    if !ctx.read_pod_logs {
+        return Found { death: by_hook(ended, by_message), unread: None };
+    }
     match read_log(ctx, &ended.pod, end).await {
-        Ok(tail) => Found { death: judge(ended, Some(&tail)), unread: None },
-        Err(why) => Found { death: by_message, unread: Some(why) },
+        Ok(tail) => Found { death: by_hook(ended, judge(ended, Some(&tail))), unread: None },
+        Err(why) => Found { death: by_hook(ended, by_message), unread: Some(why) },
+    }
+}
+
+/// Where no text tells what it died of, the hook's count may: its allocator refused memory just before, on a device that was
+/// full. A signal is no answer to that: somebody else stopped it.
+fn by_hook(ended: &Ended, by_text: Death) -> Death {
+    let is_stopped = !matches!(ended_by_itself(ended), What::Died);
+    match (by_text, ended.refused) {
+        (Death::Other, Some(count)) if !is_stopped && was_full(ended) => Death::GpuOom(OomReport {
+            kind: Kind::Probable,
+            framework: "unknown framework",
+            shape: "HookCounted",
+            is_fatal: true,
+            numbers: Numbers::default(),
+            evidence: format!(
+                "nothing; but gpumem's hook in it counted {count} refused allocation(s), the last within a minute of the end, \
+                 and the device was full"
+            ),
+        }),
+        (death, _) => death,
     }
 }
 
