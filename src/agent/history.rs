@@ -227,6 +227,11 @@ impl History {
         news.filter(|entry| entry.name.is_some()).filter_map(|entry| entry.record.as_ref())
     }
 
+    /// Is there a series of this pod, whatever it holds now?
+    pub fn has(&self, pod: &PodUid) -> bool {
+        self.devices.iter().flat_map(|device| &device.entries).any(|entry| entry.name.is_some() && entry.pod == *pod)
+    }
+
     fn moment_of(&self, cursor: Cursor) -> Option<Moment> {
         let behind = self.seq.checked_sub(cursor.seq).filter(|_| cursor.epoch == self.epoch)?;
         let place = self.cycles.len().checked_sub(1)?.checked_sub(usize::try_from(behind).ok()?)?;

@@ -1,9 +1,9 @@
 //! The pods of this node, watched by `spec.nodeName` and kept as the little that naming a container needs.
 //!
 //! Flows in: watch events. Flows out: container id → pod and container name, and the [`PodReport`]s of `/v1/usage`. The
-//! watch reads no spec at all: environment, volumes and templates never enter the agent's memory. Of the status it reads the
-//! containers' ids and how they ended, an out-of-memory among them. While the API is away the last table stays, and
-//! containers nobody named are still counted by their id.
+//! watch reads of the spec only which containers ask for GPUs: environment, volumes and templates never enter the agent's
+//! memory. Of the status it reads the phase, the containers' ids and how they ended, an out-of-memory among them. While the API
+//! is away the last table stays, and containers nobody named are still counted by their id.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,8 +18,8 @@ use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use crate::agent::exporter::SelfMetrics;
-use crate::api::names::GROUP;
-use crate::api::usage::{EndReport, MAX_END_MESSAGE, OwnerReport, PodReport};
+use crate::api::names::{ANNOTATION_WORKLOAD, GROUP};
+use crate::api::usage::{AskReport, EndReport, MAX_END_MESSAGE, MAX_WORKLOAD, OwnerReport, PodReport, WaitingReport};
 
 /// Annotation of a static pod's mirror: the UID its cgroups carry.
 const CONFIG_HASH: &str = "kubernetes.io/config.hash";
@@ -32,6 +32,8 @@ const MAX_TEXT: usize = 512;
 const MAX_PAIRS: usize = 128;
 /// More containers than any pod has.
 const MAX_CONTAINERS: usize = 256;
+/// Extended resources that are GPUs or parts of them.
+const GPU_RESOURCES: &str = "nvidia.com/";
 /// A first connection to the API is tried again after this long.
 const CLIENT_RETRY: Duration = Duration::from_secs(15);
 
@@ -48,6 +50,23 @@ pub struct Pod {
     pub config_hash: Option<PodUid>,
     /// Its current container instances.
     pub containers: Vec<(ContainerId, Arc<str>)>,
+    /// The GPUs that its containers ask for.
+    pub asks: Vec<AskReport>,
+    /// It succeeded or failed for good.
+    pub is_over: bool,
+}
+
+impl Pod {
+    /// Will it hold GPU memory, as far as it says?
+    fn is_expected(&self) -> bool {
+        let declares = self.report.annotations.contains_key(ANNOTATION_WORKLOAD);
+        !self.is_over && !self.report.terminating && (declares || !self.asks.is_empty())
+    }
+
+    /// What is told of it before it holds any.
+    pub fn waiting(&self) -> WaitingReport {
+        WaitingReport { pod: self.report.clone(), asks: self.asks.clone() }
+    }
 }
 
 /// Who a container is.
@@ -127,6 +146,13 @@ impl Pods {
         self.by_uid.get(uid).or_else(|| self.by_uid.get(self.by_config_hash.get(uid)?))
     }
 
+    /// The pods that will hold GPU memory, as far as they say, in the order of their UIDs. Whether they do is not known here.
+    pub fn expected(&self) -> Vec<Arc<Pod>> {
+        let mut expected: Vec<_> = self.by_uid.values().filter(|pod| pod.is_expected()).cloned().collect();
+        expected.sort_by(|one, other| one.report.uid.cmp(&other.report.uid));
+        expected
+    }
+
     /// Who a container is. The id alone does not name it: cgroup and API must agree on the pod.
     pub fn find(&self, key: &ContainerKey) -> Option<Named> {
         let pod = self.pod(&key.pod)?;
@@ -135,15 +161,35 @@ impl Pods {
     }
 }
 
-/// A pod as it is read from the API: no spec, and of the status the containers' ids and ends.
-type WatchedPod = Object<Nothing, Status>;
+/// A pod as it is read from the API: of the spec which containers ask for what, of the status their ids and ends.
+type WatchedPod = Object<Spec, Status>;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Nothing {}
+#[serde(default)]
+struct Spec {
+    containers: Option<Vec<Asking>>,
+    #[serde(rename = "initContainers")]
+    init: Option<Vec<Asking>>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Asking {
+    name: String,
+    resources: Option<Resources>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Resources {
+    /// Extended resources always have a limit; a request without one is refused by the API server.
+    limits: Option<BTreeMap<String, serde_json::Value>>,
+}
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Status {
+    phase: Option<String>,
     #[serde(rename = "containerStatuses")]
     main: Option<Vec<ContainerStatus>>,
     #[serde(rename = "initContainerStatuses")]
@@ -294,6 +340,7 @@ fn keep(pod: WatchedPod) -> Result<Pod, &'static str> {
         })
         .collect();
     let labels = (Arc::from(namespace.as_str()), Arc::from(name.as_str()));
+    let is_over = status.phase.is_some_and(|phase| phase == "Succeeded" || phase == "Failed");
     let report = PodReport {
         uid: PodUid::from(uid),
         namespace,
@@ -309,7 +356,22 @@ fn keep(pod: WatchedPod) -> Result<Pod, &'static str> {
         terminating: metadata.deletion_timestamp.is_some(),
         ends: statuses.into_iter().flat_map(ends).collect(),
     };
-    Ok(Pod { report, namespace: labels.0, name: labels.1, config_hash, containers })
+    let asks = asks(pod.spec);
+    Ok(Pod { report, namespace: labels.0, name: labels.1, config_hash, containers, asks, is_over })
+}
+
+/// The GPUs that containers ask for.
+fn asks(spec: Spec) -> Vec<AskReport> {
+    let containers = [spec.init, spec.containers].into_iter().flatten().flatten().take(MAX_CONTAINERS);
+    let asks = containers.flat_map(|Asking { name, resources }| {
+        let limits = resources.and_then(|resources| resources.limits).unwrap_or_default();
+        limits.into_iter().filter_map(move |(resource, count)| {
+            let is_gpu = resource.starts_with(GPU_RESOURCES) && resource.len() <= MAX_NAME && name.len() <= MAX_NAME;
+            let is_some = count.to_string().trim_matches('"') != "0";
+            (is_gpu && is_some).then(|| AskReport { container: name.clone(), resource })
+        })
+    });
+    asks.take(MAX_CONTAINERS).collect()
 }
 
 /// The id in `containerd://<id>`.
@@ -349,7 +411,9 @@ fn last(text: &str, max: usize) -> &str {
 }
 
 fn bounded(pairs: BTreeMap<String, String>) -> BTreeMap<String, String> {
-    pairs.into_iter().filter(|(key, value)| key.len() <= MAX_TEXT && value.len() <= MAX_TEXT).take(MAX_PAIRS).collect()
+    let longest = |key: &str| if key == ANNOTATION_WORKLOAD { MAX_WORKLOAD } else { MAX_TEXT };
+    let fits = |(key, value): &(String, String)| key.len() <= MAX_TEXT && value.len() <= longest(key);
+    pairs.into_iter().filter(fits).take(MAX_PAIRS).collect()
 }
 
 #[cfg(test)]
@@ -376,6 +440,40 @@ mod tests {
                 "initContainerStatuses": [{"name": "setup", "containerID": "cri-o://bbb"}],
             },
         })
+    }
+
+    #[test]
+    fn a_pod_is_expected_to_hold_memory_where_it_declares_a_job_or_asks_for_a_gpu() {
+        let expected = |change: &dyn Fn(&mut serde_json::Value)| {
+            let mut text = train();
+            change(&mut text);
+            let mut pods = Pods::default();
+            pods.apply(pod(text).expect("kept"));
+            pods.expected().first().map(|pod| pod.waiting().asks)
+        };
+        assert_eq!(expected(&|_| {}), None, "nothing says so");
+        let asks = |text: &mut serde_json::Value, resource: &str, count: serde_json::Value| {
+            text["spec"]["containers"][0]["resources"] =
+                serde_json::json!({"limits": {resource: count, "cpu": "2", "memory": "1Gi"}});
+        };
+        let ask = |resource: &str| vec![AskReport { container: "main".into(), resource: resource.into() }];
+        assert_eq!(expected(&|text| asks(text, "nvidia.com/gpu", "1".into())), Some(ask("nvidia.com/gpu")));
+        let slice = "nvidia.com/mig-3g.40gb";
+        assert_eq!(expected(&|text| asks(text, slice, 1.into())), Some(ask(slice)));
+        assert_eq!(expected(&|text| asks(text, "nvidia.com/gpu", "0".into())), None);
+        let declares = |text: &mut serde_json::Value| {
+            // A config.json makes the text long.
+            let job = format!("model=llama3.1-8b {}", " ".repeat(4000));
+            text["metadata"]["annotations"][ANNOTATION_WORKLOAD] = job.into();
+        };
+        assert_eq!(expected(&declares), Some(Vec::new()), "a claim of dynamic allocation has no such resource");
+        for phase in ["Succeeded", "Failed"] {
+            let over = |text: &mut serde_json::Value| {
+                declares(text);
+                text["status"]["phase"] = phase.into();
+            };
+            assert_eq!(expected(&over), None, "{phase}");
+        }
     }
 
     fn key(pod: &str, container: &str) -> ContainerKey {

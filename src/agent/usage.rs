@@ -4,6 +4,7 @@
 //! back as that type.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use gpumem_engine::identity::{ContainerId, DeviceKey, PodUid};
 use gpumem_engine::quantity::Moment;
@@ -11,8 +12,11 @@ use gpumem_engine::series::{Point, Segment, Series};
 use serde::Serialize;
 
 use crate::agent::history::{Change, History};
+use crate::agent::pods::Pod;
 use crate::agent::snapshot::Snapshot;
-use crate::api::usage::{Cursor, DeviceReport, FORMAT, HookReport, LimitReport, NvmlState, PodReport};
+use crate::api::usage::{
+    Cursor, DeviceReport, FORMAT, HookReport, LimitReport, MAX_WAITING, NvmlState, PodReport, WaitingReport,
+};
 
 /// What an answer says of the agent itself.
 #[derive(Clone, Debug)]
@@ -41,6 +45,7 @@ struct Report<'a> {
     series: Vec<SeriesChange<'a>>,
     limits: Vec<LimitReport>,
     hooks: Vec<HookReport>,
+    waiting: Vec<WaitingReport>,
 }
 
 #[derive(Serialize)]
@@ -58,7 +63,8 @@ enum Data<'a> {
     State(&'a Series),
 }
 
-/// The answer to a reader that has everything up to `since`.
+/// The answer to a reader that has everything up to `since`. `expected` are the pods that will hold GPU memory, as far as
+/// they say: of those that do not yet the answer tells each time, because they are few.
 pub fn answer(
     origin: &Origin,
     snapshot: &Snapshot,
@@ -66,6 +72,7 @@ pub fn answer(
     since: Option<Cursor>,
     now: Moment,
     limits: Vec<LimitReport>,
+    expected: &[Arc<Pod>],
 ) -> Result<Vec<u8>, serde_json::Error> {
     let mut pods: HashMap<&PodUid, &PodReport> = HashMap::new();
     pods.extend(history.changed_pods(since).map(|pod| (&pod.report.uid, &pod.report)));
@@ -107,6 +114,7 @@ pub fn answer(
         }
     });
     let hooks = hooks.collect();
+    let waiting = expected.iter().filter(|pod| !history.has(&pod.report.uid)).map(|pod| pod.waiting());
     let report = Report {
         format: FORMAT,
         agent_version: env!("CARGO_PKG_VERSION"),
@@ -122,6 +130,7 @@ pub fn answer(
         series,
         limits,
         hooks,
+        waiting: waiting.take(MAX_WAITING).collect(),
     };
     serde_json::to_vec(&report)
 }

@@ -85,6 +85,44 @@ pub struct UsageReport {
     /// What hooked containers say of their own allocators now; empty from agents that do not read hooks.
     #[serde(default)]
     pub hooks: Vec<HookReport>,
+    /// Every pod that is bound to the node, holds no GPU memory yet, and declares its job or asks for a GPU; at most
+    /// [`MAX_WAITING`]. Empty from agents that do not tell.
+    #[serde(default)]
+    pub waiting: Vec<WaitingReport>,
+}
+
+/// Most pods that wait on one node: far more than its GPUs can take.
+pub const MAX_WAITING: usize = 64;
+/// Longest text of the annotation that declares a job, in bytes: a `config.json` is one to three thousand.
+pub const MAX_WORKLOAD: usize = 8192;
+
+/// A pod before its containers hold any GPU memory: its image is pulled, its init containers run, or it loads from disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingReport {
+    /// The pod.
+    pub pod: PodReport,
+    /// The GPUs it asks for; empty for one that only declares a job (DRA claims are not read).
+    #[serde(default)]
+    pub asks: Vec<AskReport>,
+}
+
+/// A container's request for a GPU or a part of one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AskReport {
+    /// Name of the container in the pod's spec.
+    pub container: String,
+    /// The extended resource, e.g. `nvidia.com/gpu` or `nvidia.com/mig-3g.40gb`.
+    pub resource: String,
+}
+
+impl AskReport {
+    /// The most memory that one unit of the resource can have, where its name says so: `mig-3g.40gb` is at most 40 GiB.
+    pub fn at_most(&self) -> Option<Bytes> {
+        let (_, profile) = self.resource.split_once("/mig-")?;
+        let (_, size) = profile.split_once('.')?;
+        let digits = size.split_once("gb")?.0;
+        digits.parse().ok().filter(|gib| *gib <= 4096).map(Bytes::gib)
+    }
 }
 
 /// State of NVML on a node.
@@ -295,6 +333,16 @@ mod tests {
         assert_eq!(hook.fragmentation(), None);
         hook.reserved = None;
         assert_eq!(hook.fragmentation(), None);
+    }
+
+    #[test]
+    fn a_slice_of_a_gpu_is_at_most_as_large_as_its_name_says() {
+        let most = |resource: &str| AskReport { container: "main".into(), resource: resource.into() }.at_most();
+        assert_eq!(most("nvidia.com/mig-3g.40gb"), Some(Bytes::gib(40)));
+        assert_eq!(most("nvidia.com/mig-1g.10gb.me"), Some(Bytes::gib(10)));
+        for whole in ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-", "nvidia.com/mig-1g.gb", ""] {
+            assert_eq!(most(whole), None, "{whole}");
+        }
     }
 
     #[test]

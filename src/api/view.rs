@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 pub const CONTAINERS: &str = "/api/v1/containers";
 /// Path of [`NodeList`].
 pub const NODES: &str = "/api/v1/nodes";
+/// What [`ContainerView::unknown`] says of a container of a pod that waits.
+pub const NOT_STARTED: &str = "not_started";
 /// Version of the format; a reader refuses a higher one.
 pub const FORMAT: u32 = 1;
 /// Containers in one answer at most. The rest is counted in [`ContainerList::left_out`]: ask by namespace.
@@ -43,6 +45,10 @@ pub struct ContainerList {
     pub simulated: bool,
     /// By node, namespace, pod and container.
     pub containers: Vec<ContainerView>,
+    /// Pods that hold no GPU memory yet and declare their job or ask for a GPU, with the largest device that they can get in
+    /// place of their own: whether they can fit is known before they start. `unknown` is `not_started`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<ContainerView>,
     /// Containers beyond [`MAX_CONTAINERS`].
     pub left_out: usize,
 }

@@ -30,10 +30,13 @@ mod node;
 mod observe;
 mod refusals;
 
+mod prospect;
+
 pub use check::Fault;
 pub use ended::{EndKey, Ended};
 pub use limits::Place;
 pub use observe::Seen;
+pub use prospect::{Prospect, Room};
 
 use declared::Declaration;
 use node::Node;
@@ -286,20 +289,9 @@ impl Fleet {
         self.claims.get(pod)?.first().cloned()
     }
 
-    /// Every pod that declares what it runs, with the smallest device on which it holds memory.
-    pub fn declarations(&self) -> Vec<(Arc<PodReport>, Arc<Declaration>, Bytes)> {
-        let mut found = Vec::new();
-        for node in self.nodes.values() {
-            for (uid, declaration) in &node.declared {
-                let holds = |device: &&node::Device| device.tenants.keys().any(|key| key.pod == *uid);
-                let usable =
-                    node.devices.values().filter(holds).filter_map(|device| Some(device.report.memory?.usable()));
-                if let (Some(pod), Some(usable)) = (node.pods.get(uid), usable.min()) {
-                    found.push((Arc::clone(pod), Arc::clone(declaration), usable));
-                }
-            }
-        }
-        found
+    /// Every pod that declares its job or waits for its start, with what it can get on its node.
+    pub fn prospects(&self) -> Vec<Prospect> {
+        self.nodes.iter().flat_map(|(name, node)| prospect::of(name, node)).collect()
     }
 
     /// Pods that more than one node claims and the API has not spoken on, with those nodes. Their forecasts are `Unknown`

@@ -58,7 +58,8 @@ pub struct Knowledge {
     waiting: HashMap<EndKey, (Stamp, Stamp)>,
     governed: HashMap<(PodUid, String), Governed>,
     windows: HashMap<(String, WorkloadUid), peak::Running>,
-    misfits: HashSet<PodUid>,
+    /// Pods that were warned of, or looked at for nothing, with when they were heard of last.
+    misfits: HashMap<PodUid, Stamp>,
     /// Pods at risk whose neighbour's limit holds, with that noted in their profiles.
     spared: HashSet<PodUid>,
 }

@@ -22,12 +22,14 @@ use super::context::lock;
 use super::fleet::declared::Declaration;
 use super::fleet::{Described, Seen};
 use super::metrics::{Assessed, Exposition, RiskLevel};
-use crate::api::usage::{DeviceReport, NvmlState};
+use crate::api::usage::{DeviceReport, NvmlState, PodReport};
 use crate::api::view::{
     Advice, Answerer, CONTAINERS, ContainerList, ContainerView, DeclaredView, DeviceView, FORMAT, Level,
     MAX_CONTAINERS, NODES, Named, NodeList, NodeView, Quantiles, Range, SeriesPoint,
 };
 use crate::http::{self, Answer};
+
+mod waiting;
 
 /// Requests that may wait for the one that is answered: a team's worth of `top -w`.
 const MAX_WAITING: usize = 16;
@@ -73,9 +75,9 @@ impl Wanted {
         Ok(wanted)
     }
 
-    fn wants(&self, seen: &Seen<'_>) -> bool {
-        self.namespace.as_ref().is_none_or(|namespace| *namespace == seen.pod.namespace)
-            && self.pod.as_ref().is_none_or(|pod| *pod == seen.pod.name)
+    fn wants(&self, pod: &PodReport) -> bool {
+        self.namespace.as_ref().is_none_or(|namespace| *namespace == pod.namespace)
+            && self.pod.as_ref().is_none_or(|name| *name == pod.name)
     }
 }
 
@@ -152,7 +154,7 @@ impl View {
         let mut after: Arc<str> = Arc::from("");
         loop {
             let next = lock(fleet).visit_after(&after, now, default, |node, seen| {
-                if !wanted.wants(&seen) {
+                if !wanted.wants(seen.pod) {
                     return;
                 }
                 if containers.len() >= MAX_CONTAINERS {
@@ -172,7 +174,10 @@ impl View {
             }
         }
         let simulated = lock(fleet).simulated() > 0;
-        ContainerList { format: FORMAT, controller: self.answerer(), simulated, containers, left_out }
+        let mut waiting = lock(fleet).prospects();
+        waiting.retain(|prospect| wanted.wants(&prospect.pod));
+        let waiting = waiting.iter().filter_map(waiting::container).take(MAX_CONTAINERS).collect();
+        ContainerList { format: FORMAT, controller: self.answerer(), simulated, containers, waiting, left_out }
     }
 }
 
@@ -220,7 +225,8 @@ fn container(node: &str, seen: &Seen<'_>, forecast: &Forecast, level: Option<Ris
         ..ContainerView::default()
     };
     if level.is_some_and(|level| level > RiskLevel::Low) {
-        view.advice = advice(declared.map(|declaration| &**declaration), report);
+        let usable = report.memory.map(|memory| memory.usable());
+        view.advice = advice(declared.map(|declaration| &**declaration), usable);
     }
     match &forecast.outlook {
         Outlook::Unknown { why } => view.unknown = Some(why.kind().to_owned()),
@@ -250,8 +256,7 @@ fn declared_view(declaration: &Declaration) -> DeclaredView {
 }
 
 /// Remedies with their new peak where the job is declared, else what helps in general.
-fn advice(declared: Option<&Declaration>, report: &DeviceReport) -> Vec<Advice> {
-    let usable = report.memory.map(|memory| memory.usable());
+fn advice(declared: Option<&Declaration>, usable: Option<Bytes>) -> Vec<Advice> {
     let declared = declared.and_then(|declaration| declaration.read.as_ref().ok());
     let remedies = declared.zip(usable).map(|(declared, usable)| declared.remedies(usable)).unwrap_or_default();
     let found: Vec<Advice> = remedies

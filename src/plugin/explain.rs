@@ -12,7 +12,7 @@ use super::table::{Output, Style, colored, document};
 use super::text::{UNKNOWN, bar, bytes, percent, rate, sparkline, time, wrap};
 use crate::api::policy::{ActionType, GpuMemoryPolicy, PolicyMode};
 use crate::api::profile::GpuMemoryProfile;
-use crate::api::view::{ContainerView, Level};
+use crate::api::view::{ContainerView, Level, NOT_STARTED};
 use crate::cli::Shown;
 
 mod remedy;
@@ -60,6 +60,12 @@ pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -
         not_seen.push(error.line());
         Vec::new()
     });
+    if seen.containers.is_empty() {
+        // Whether it will fit is known before it starts.
+        seen.containers.extend(std::mem::take(&mut seen.waiting).into_iter().filter(|view| view.pod == name));
+        let is_asked = |view: &ContainerView| args.container.as_ref().is_none_or(|wanted| *wanted == view.container);
+        seen.containers.retain(|view| view.container.is_empty() || is_asked(view));
+    }
     if seen.containers.is_empty() {
         // It may have died of what it is asked about.
         seen.containers = remedy::dead(name, &namespace, args.container.as_deref(), &profiles);
@@ -126,11 +132,15 @@ impl Page<'_> {
     fn write(&self, out: &mut String, style: Style) -> std::fmt::Result {
         let view = self.view;
         let level = colored(&view.level.name().to_uppercase(), view.level, style);
-        writeln!(out, "Pod {}/{}, container {}: {level}{}", view.namespace, view.pod, view.container, headline(view))?;
+        // A pod that waits may not say which of its containers the job runs in.
+        let container =
+            if view.container.is_empty() { String::new() } else { format!(", container {}", view.container) };
+        writeln!(out, "Pod {}/{}{container}: {level}{}", view.namespace, view.pod, headline(view))?;
         writeln!(out)?;
         line(out, "why", &view.reason)?;
         if let Some(unknown) = &view.unknown {
-            line(out, "unknown", &format!("no forecast: {unknown}"))?;
+            let waits = if unknown == NOT_STARTED { " (it holds no GPU memory yet)" } else { "" };
+            line(out, "unknown", &format!("no forecast: {unknown}{waits}"))?;
         }
         if !view.class.is_empty() {
             line(out, "class", &format!("{} ({})", view.class, meaning(&view.class)))?;
@@ -252,6 +262,9 @@ impl Page<'_> {
 }
 
 fn headline(view: &ContainerView) -> String {
+    if view.unknown.as_deref() == Some(NOT_STARTED) && view.level >= Level::High {
+        return ", will run out of memory once it starts".to_owned();
+    }
     match (view.seconds_to_oom, view.level) {
         (Some(quantiles), Level::Elevated | Level::High | Level::Critical) => {
             let between = match (quantiles.q10, quantiles.q90) {
@@ -270,6 +283,10 @@ fn headline(view: &ContainerView) -> String {
 
 fn memory(out: &mut String, view: &ContainerView) -> std::fmt::Result {
     let Some(used) = view.used_bytes else {
+        if view.unknown.as_deref() == Some(NOT_STARTED) {
+            let most = bytes(view.capacity_bytes);
+            return line(out, "memory", &format!("none yet; at most {most}, on GPU {} ({})", view.gpu, view.model));
+        }
         return line(out, "memory", &format!("not seen; peak {}", bytes(view.peak_bytes)));
     };
     line(

@@ -11,6 +11,8 @@ use crate::api::view::{ContainerList, ContainerView, Level, Named, Quantiles};
 pub struct Seen {
     /// Worst first.
     pub containers: Vec<ContainerView>,
+    /// Pods that hold no GPU memory yet; known from a controller only.
+    pub waiting: Vec<ContainerView>,
     /// Whether they come from a controller; else from statuses, which list at most twenty workloads of a policy.
     pub is_live: bool,
     /// What could not be seen, and what to do about it.
@@ -31,7 +33,8 @@ pub async fn containers(cluster: &Cluster, query: &str) -> Result<(Seen, Option<
     };
     let policies = cluster.policies().await?;
     let profiles = cluster.profiles().await.unwrap_or_default();
-    let mut seen = Seen { containers: of_statuses(&policies, &profiles), is_live: false, not_seen: vec![why] };
+    let containers = of_statuses(&policies, &profiles);
+    let mut seen = Seen { containers, waiting: Vec::new(), is_live: false, not_seen: vec![why] };
     seen.not_seen.push(format!(
         "shown instead: the workloads most at risk in the statuses of {} policies of {}; what no policy governs is not among \
          them",
@@ -44,7 +47,7 @@ pub async fn containers(cluster: &Cluster, query: &str) -> Result<(Seen, Option<
 
 fn of_live(list: ContainerList) -> Seen {
     let is_empty = list.containers.is_empty();
-    let mut seen = Seen { containers: list.containers, is_live: true, not_seen: Vec::new() };
+    let mut seen = Seen { containers: list.containers, waiting: list.waiting, is_live: true, not_seen: Vec::new() };
     if list.simulated {
         seen.not_seen.push("SIMULATED: the driver of these nodes is simulated, there is no GPU behind it".to_owned());
     }

@@ -49,7 +49,9 @@ fn main() {
     leave_out(&all);
     effects(&all);
     verdicts(&all);
-    aside();
+    for (set, predicted, measured) in points::ASIDE {
+        aside(set, &points::aside(predicted, measured));
+    }
     for (kind, points) in kinds.iter().filter(|(kind, _)| kind.starts_with("set")) {
         let (row, name) = (Row::of(points), kind.replace("set ", "").replace([' ', ','], "_"));
         println!("figure estimate_{name}_median_error {:.2} percent", row.error);
@@ -193,12 +195,11 @@ type Said = fn(&points::Aside) -> &Interval;
 
 /// Jobs that were predicted, and the prediction committed, before anybody measured them: what was said then, and what would
 /// be said now that they were looked at.
-fn aside() {
-    println!("\nkept aside: predicted before they were measured (then), and since they were looked at (now)");
+fn aside(set: &str, found: &[points::Aside]) {
+    println!("\n{set}: predicted before they were measured (then), and since they were looked at (now)");
     println!("{:<30} {:>8} {:>8} {:>8} {:>8} {:>8}", "", "GiB", "then %", "inside", "now %", "inside");
-    let found = points::aside();
     let gib = |bytes: f64| bytes / 1_073_741_824.0;
-    for point in &found {
+    for point in found {
         let of = |interval: &Interval| 100.0 * (interval.median / point.actual - 1.0);
         let inside = |interval: &Interval| if interval.holds(point.actual) { "in" } else { "OUT" };
         println!(
@@ -218,18 +219,18 @@ fn aside() {
         let share = |test: &dyn Fn(&points::Aside) -> bool| {
             100.0 * found.iter().filter(|point| test(point)).count() as f64 / count
         };
-        println!("figure estimate_aside_{when}_median_error {:.2} percent", 100.0 * median(found.iter().map(error)));
-        println!("figure estimate_aside_{when}_within_15_percent {:.1} percent", share(&|point| error(point) <= 0.15));
+        println!("figure estimate_{set}_{when}_median_error {:.2} percent", 100.0 * median(found.iter().map(error)));
+        println!("figure estimate_{set}_{when}_within_15_percent {:.1} percent", share(&|point| error(point) <= 0.15));
         println!(
-            "figure estimate_aside_{when}_inside_interval {:.1} percent",
+            "figure estimate_{set}_{when}_inside_interval {:.1} percent",
             share(&|point| said(point).holds(point.actual))
         );
         println!(
-            "figure estimate_aside_{when}_above_high {:.1} percent",
+            "figure estimate_{set}_{when}_above_high {:.1} percent",
             share(&|point| point.actual > said(point).high)
         );
         println!(
-            "figure estimate_aside_{when}_median_half_width {:.2} percent",
+            "figure estimate_{set}_{when}_median_half_width {:.2} percent",
             100.0 * median(found.iter().map(|point| half_width(said(point))))
         );
         // What the driver counts has the context and the allocator's slack in it; live tensors are what formulas say.
@@ -237,13 +238,13 @@ fn aside() {
             let said = if when == "then" { point.live.0 } else { point.live.1 };
             (said / point.live.2 - 1.0).abs()
         });
-        println!("figure estimate_aside_{when}_live_tensors_median_error {:.2} percent", 100.0 * median(live));
+        println!("figure estimate_{set}_{when}_live_tensors_median_error {:.2} percent", 100.0 * median(live));
         let wrong = |point: &points::Aside| {
             cards::CARDS
                 .iter()
                 .any(|card| fit::verdict(said(point), card.usable()) == Verdict::Fits && point.actual > card.usable())
         };
-        println!("figure estimate_aside_{when}_called_a_fit_wrongly {:.1} percent", share(&wrong));
+        println!("figure estimate_{set}_{when}_called_a_fit_wrongly {:.1} percent", share(&wrong));
     }
 }
 

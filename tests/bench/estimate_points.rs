@@ -56,8 +56,19 @@ const H200: &str = include_str!("../data/estimator_points_h200.json");
 const MORE: &str = include_str!("../data/estimator_points_h200_more.json");
 const GIB: f64 = 1_073_741_824.0;
 
-const PREDICTED: &str = include_str!("../data/estimate_h200_predicted.json");
-const MEASURED: &str = include_str!("../data/estimate_h200_measured.jsonl");
+/// Sets that were predicted before they were measured: name, what was said, what came.
+pub const ASIDE: [(&str, &str, &str); 2] = [
+    (
+        "aside",
+        include_str!("../data/estimate_h200_predicted.json"),
+        include_str!("../data/estimate_h200_measured.jsonl"),
+    ),
+    (
+        "second_aside",
+        include_str!("../data/estimate_h200_second_predicted.json"),
+        include_str!("../data/estimate_h200_second_measured.jsonl"),
+    ),
+];
 
 /// A job that was predicted before it was measured, in bytes.
 pub struct Aside {
@@ -72,9 +83,10 @@ pub struct Aside {
     pub live: (f64, f64, f64),
 }
 
-pub fn aside() -> Vec<Aside> {
-    let predicted: Value = serde_json::from_str(PREDICTED).expect("committed data is JSON");
-    let measured: Vec<Value> = MEASURED.lines().map(|line| serde_json::from_str(line).expect("committed data is JSON")).collect();
+/// The jobs of a set that could be measured.
+pub fn aside(predicted: &str, measured: &str) -> Vec<Aside> {
+    let predicted: Value = serde_json::from_str(predicted).expect("committed data is JSON");
+    let measured: Vec<Value> = measured.lines().map(|line| serde_json::from_str(line).expect("committed data is JSON")).collect();
     let bytes = |value: &Value| value.as_f64().expect("a committed number");
     let points = predicted["points"].as_array().expect("a list of points");
     points
@@ -85,6 +97,8 @@ pub fn aside() -> Vec<Aside> {
             let mut options: Options = serde_json::from_value(point["options"].clone()).expect("committed options");
             options.gpu = predicted["gpu"].as_str().map(str::to_owned);
             options.config = point["shape"].is_object().then(|| point["shape"].to_string());
+            // Measured with `use_cache=False`, which the prediction was not told.
+            options.no_cache |= options.new_tokens == Some(0);
             let now = answer(&options).expect("a job that can be").estimate;
             let said = &point["predicted"]["totalBytes"];
             Some(Aside {

@@ -1,123 +1,29 @@
 #!/usr/bin/env python3
 """How far off `gpumem estimate` is on jobs whose peak nobody knew when it was asked.
 
-    python3 tests/gpu/estimate.py predict PATH_OF_GPUMEM > tests/data/estimate_h200_predicted.json   # needs no GPU
-    python3 tests/gpu/estimate.py measure [NAME ...] > measured.jsonl                                # needs a GPU
+    python3 tests/gpu/estimate.py predict SET PATH_OF_GPUMEM > PREDICTED.json     # needs no GPU; SET: first, second
+    python3 tests/gpu/estimate.py measure PREDICTED.json [NAME ...] > MEASURED.jsonl    # needs a GPU
 
-`predict` asks the program about every configuration below. The file is committed before anything is measured, and
-`measure` runs exactly what stands in it: each configuration in a process of its own, a few at a time where the card holds
-them. Needs an NVIDIA GPU, PyTorch, transformers, torchvision, peft and nvidia-ml-py; each is named where it is missing.
+`predict` asks the program about every job of a set (`estimate_jobs.py`). The file is committed before anything is measured,
+and `measure` runs exactly what stands in it: each job in a process of its own, as many at a time as the card holds, so that
+nothing of one counts into another. The driver is asked for what it counts for that process alone (NVML, by process id).
+Needs an NVIDIA GPU, PyTorch, transformers, torchvision, peft and nvidia-ml-py; each is named where it is missing.
 Every model is built from its configuration with random weights, so nothing is downloaded.
 """
-import json, os, subprocess, sys, tempfile, time
+import gc, json, os, subprocess, sys, tempfile, time, traceback
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-PREDICTED = os.path.join(HERE, "..", "data", "estimate_h200_predicted.json")
 GPU = "H200"
 GIB = 1 << 30
-# A point starts only while what runs and what it may need stay below this.
-ROOM, AT_ONCE, DEADLINE_S, POINT_S = 120 * GIB, 3, 400, 150
-
-# Shapes as their publishers give them, or made up. Llama 8B and Qwen2.5 3B and 14B are in the estimator's table, and so are
-# the image networks; the others are new to it, and no configuration was among its earlier points.
-SMOLLM = dict(model_type="llama", hidden_size=960, num_hidden_layers=32, num_attention_heads=15, num_key_value_heads=5,
-              intermediate_size=2560, vocab_size=49152, tie_word_embeddings=True, max_position_embeddings=8192)
-QWEN3 = dict(model_type="qwen3", hidden_size=2048, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8,
-             head_dim=128, intermediate_size=6144, vocab_size=151936, tie_word_embeddings=True)
-PHI2 = dict(model_type="phi", hidden_size=2560, num_hidden_layers=32, num_attention_heads=32, intermediate_size=10240,
-            vocab_size=51200, tie_word_embeddings=False)
-STARCODER = dict(model_type="starcoder2", hidden_size=3072, num_hidden_layers=30, num_attention_heads=24,
-                 num_key_value_heads=2, intermediate_size=12288, vocab_size=49152, tie_word_embeddings=True)
-GEMMA3 = dict(model_type="gemma3_text", hidden_size=1152, num_hidden_layers=26, num_attention_heads=4,
-              num_key_value_heads=1, head_dim=256, intermediate_size=6912, vocab_size=262144, tie_word_embeddings=True)
-GPT2 = dict(model_type="gpt2", n_embd=1024, n_layer=12, n_head=16, vocab_size=32000, n_positions=2048)
-PYTHIA_410M = dict(model_type="gpt_neox", hidden_size=1024, num_hidden_layers=24, num_attention_heads=16,
-                   intermediate_size=4096, vocab_size=50304, tie_word_embeddings=False)
-PYTHIA_2_8B = dict(PYTHIA_410M, hidden_size=2560, num_hidden_layers=32, num_attention_heads=32, intermediate_size=10240)
-OPT = dict(model_type="opt", hidden_size=2560, num_hidden_layers=32, num_attention_heads=32, ffn_dim=10240,
-           vocab_size=50272, max_position_embeddings=2048)
-ROBERTA = dict(model_type="roberta", hidden_size=768, num_hidden_layers=12, num_attention_heads=12,
-               intermediate_size=3072, vocab_size=50265, max_position_embeddings=514, type_vocab_size=1)
-LLAMA_8B = dict(model_type="llama", hidden_size=4096, num_hidden_layers=32, num_attention_heads=32,
-                num_key_value_heads=8, intermediate_size=14336, vocab_size=128256, tie_word_embeddings=False)
-QWEN_14B = dict(model_type="qwen2", hidden_size=5120, num_hidden_layers=48, num_attention_heads=40,
-                num_key_value_heads=8, intermediate_size=13824, vocab_size=152064, tie_word_embeddings=False)
-QWEN_3B = dict(model_type="qwen2", hidden_size=2048, num_hidden_layers=36, num_attention_heads=16,
-               num_key_value_heads=2, intermediate_size=11008, vocab_size=151936, tie_word_embeddings=True)
-LLAMA_600M = dict(model_type="llama", hidden_size=1536, num_hidden_layers=16, num_attention_heads=24,
-                  num_key_value_heads=24, intermediate_size=4096, vocab_size=64000, tie_word_embeddings=False)
-MOE = dict(model_type="qwen3_moe", hidden_size=1024, num_hidden_layers=12, num_attention_heads=16,
-           num_key_value_heads=4, head_dim=64, intermediate_size=3072, moe_intermediate_size=768, num_experts=16,
-           num_experts_per_tok=4, vocab_size=32000, tie_word_embeddings=False)
-FALCON = dict(model_type="falcon", hidden_size=2048, num_hidden_layers=16, num_attention_heads=32, vocab_size=50304,
-              multi_query=True, parallel_attn=True, bias=False, ffn_hidden_size=8192, tie_word_embeddings=True)
-NEMOTRON = dict(model_type="nemotron", hidden_size=1536, num_hidden_layers=16, num_attention_heads=12,
-                num_key_value_heads=4, head_dim=128, intermediate_size=6144, vocab_size=64000,
-                tie_word_embeddings=False)
-T5 = dict(model_type="t5", d_model=768, d_kv=64, d_ff=3072, num_layers=12, num_decoder_layers=12, num_heads=12,
-          vocab_size=32128, decoder_start_token_id=0, tie_word_embeddings=True)
-STABLELM = dict(model_type="stablelm", hidden_size=2048, num_hidden_layers=24, num_attention_heads=32,
-                num_key_value_heads=32, intermediate_size=5632, vocab_size=100352, use_qkv_bias=True,
-                partial_rotary_factor=0.25, tie_word_embeddings=False)
+# A job starts only while what runs and what it may need stay below the room, and is ended after its time.
+ROOM, AT_ONCE, POINT_S = 126 * GIB, 8, 100
+# No job starts after the first, and none runs on after the second.
+START_UNTIL_S, END_AT_S = 215, 262
 
 
-def text(name, shape, **options):
-    return dict(name=name, shape=shape, options=options)
-
-
-def image(name, model, **options):
-    return dict(name=name, shape=None, options=dict(model=model, **options))
-
-
-CONFIGURATIONS = [
-    text("smollm-360m", SMOLLM, precision="amp", optimizer="adamw", batch=8, sequence=1024),
-    text("smollm-360m-checkpointed", SMOLLM, precision="amp", optimizer="adamw", batch=16, sequence=2048,
-         checkpointing="full"),
-    text("smollm-360m-fp32-eager", SMOLLM, precision="fp32", optimizer="sgd_momentum", batch=4, sequence=768,
-         attention="eager"),
-    text("qwen3-1.7b-bf16", QWEN3, precision="bf16", optimizer="adamw_fused", batch=4, sequence=1024),
-    text("qwen3-1.7b-long", QWEN3, precision="amp", optimizer="adamw", batch=2, sequence=4096, checkpointing="full"),
-    text("phi-2-bf16-sgd", PHI2, precision="bf16", optimizer="sgd", batch=2, sequence=512),
-    text("starcoder2-3b", STARCODER, precision="bf16", optimizer="adamw", batch=2, sequence=1024),
-    text("gemma3-1b-bf16", GEMMA3, precision="bf16", optimizer="adamw", batch=2, sequence=1024),
-    text("gpt2-wide-eager", GPT2, precision="amp", optimizer="adamw", batch=4, sequence=2048, attention="eager"),
-    text("pythia-410m-fp32", PYTHIA_410M, precision="fp32", optimizer="adamw", batch=8, sequence=512),
-    text("pythia-2.8b-checkpointed", PYTHIA_2_8B, precision="amp", optimizer="sgd_momentum", batch=1, sequence=1024,
-         checkpointing="full"),
-    text("opt-2.7b-eager-checkpointed", OPT, precision="bf16", optimizer="adamw", batch=4, sequence=1024,
-         attention="eager", checkpointing="full"),
-    text("roberta-base", ROBERTA, precision="amp", optimizer="adamw_fused", batch=32, sequence=512),
-    text("stablelm-2-1.6b", STABLELM, precision="bf16", optimizer="adamw_single", batch=2, sequence=2048),
-    text("llama-600m-accumulating", LLAMA_600M, precision="amp", optimizer="adamw", batch=4, sequence=1024,
-         accumulation=4),
-    text("llama-600m-chunked-loss", LLAMA_600M, precision="amp", optimizer="adamw", batch=4, sequence=2048,
-         lossChunk=1024),
-    text("llama-600m-expandable", LLAMA_600M, precision="bf16", optimizer="adamw", batch=8, sequence=1024,
-         expandableSegments=True),
-    text("qwen2.5-3b-adafactor", QWEN_3B, precision="bf16", optimizer="adafactor", batch=2, sequence=1024,
-         checkpointing="full"),
-    text("llama3.1-8b-lora", LLAMA_8B, method="lora", precision="amp", optimizer="adamw", batch=2, sequence=2048,
-         loraRank=16, loraTargets="attention", checkpointing="full"),
-    text("qwen2.5-14b-lora-all", QWEN_14B, method="lora", precision="amp", optimizer="adamw", batch=1, sequence=1024,
-         loraRank=32, loraTargets="all"),
-    text("experts-16x4", MOE, precision="amp", optimizer="adamw", batch=4, sequence=512),
-    text("falcon-multi-query", FALCON, precision="bf16", optimizer="adamw", batch=4, sequence=1024),
-    text("nemotron-unfamiliar", NEMOTRON, precision="amp", optimizer="adamw", batch=4, sequence=1024),
-    text("t5-base", T5, precision="amp", optimizer="adamw", batch=8, sequence=512),
-    text("llama3.1-8b-generate", LLAMA_8B, task="generate", precision="bf16", batch=8, sequence=2048, newTokens=64),
-    text("qwen2.5-3b-forward", QWEN_3B, task="generate", precision="fp32", batch=2, sequence=1024, newTokens=0),
-    image("resnet50", "resnet50", precision="amp", optimizer="sgd_momentum", batch=256),
-    image("convnext-tiny", "convnext_tiny", precision="fp32", optimizer="adamw", batch=64, imageSize=288),
-    image("vit-b-16", "vit_b_16", precision="amp", optimizer="adamw", batch=128),
-    image("efficientnet-b0-infer", "efficientnet_b0", task="generate", precision="fp32", batch=256),
-    text("llama-600m-compiled", LLAMA_600M, precision="amp", optimizer="adamw", batch=4, sequence=1024, compile=True),
-]
-
-
-def predict(gpumem):
-    """What the program says about each configuration, through the annotation that a pod template may carry."""
+def predict(jobs, gpumem):
+    """What the program says about each job, through the annotation that a pod template may carry."""
     points = []
-    for found in CONFIGURATIONS:
+    for found in jobs:
         options = dict(found["options"], gpu=GPU)
         if found["shape"]:
             options["config"] = json.dumps(found["shape"])
@@ -129,12 +35,16 @@ def predict(gpumem):
             answer = subprocess.run([gpumem, "estimate", "-o", "json", "-f", out.name], capture_output=True, text=True)
         if answer.returncode not in (0, 3):
             sys.exit(f"{found['name']}: {answer.stderr}")
-        said = json.loads(answer.stdout)["containers"][0]["estimate"]
+        estimate = json.loads(answer.stdout)["containers"][0]["estimate"]
         keys = ("allocatedBytes", "reservedBytes", "totalBytes", "phase", "terms")
         points.append(dict(name=found["name"], options=found["options"], shape=found["shape"],
-                           predicted={key: said[key] for key in keys}))
-    version = subprocess.run([gpumem, "--version"], check=True, capture_output=True, text=True).stdout.strip()
-    json.dump(dict(program=version, gpu=GPU, points=points), sys.stdout, indent=1)
+                           predicted={key: estimate[key] for key in keys}))
+    def said(*command):
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    # The commit is that of the working tree, whose program this is.
+    commit = said("git", "-C", os.path.dirname(os.path.abspath(__file__)), "rev-parse", "HEAD")
+    json.dump(dict(program=said(gpumem, "--version"), commit=commit, gpu=GPU, points=points), sys.stdout, indent=1)
     print()
 
 
@@ -150,8 +60,14 @@ def word(name):
         "adamw_single": lambda p: torch.optim.AdamW(p, lr=1e-5, foreach=False),
         "sgd": lambda p: torch.optim.SGD(p, lr=1e-5),
         "sgd_momentum": lambda p: torch.optim.SGD(p, lr=1e-5, momentum=0.9),
+        "adamw_8bit": adamw_8bit,
         "adafactor": adafactor,
     }[name]
+
+
+def adamw_8bit(parameters):
+    import bitsandbytes
+    return bitsandbytes.optim.AdamW8bit(parameters, lr=1e-5)
 
 
 def adafactor(parameters):
@@ -171,9 +87,11 @@ def build(shape, options):
     values = dict(shape)
     config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
     config.use_cache = options.get("task") == "generate"
-    kind = {"t5": transformers.AutoModelForSeq2SeqLM, "roberta": transformers.AutoModelForMaskedLM}
+    both, masked = transformers.AutoModelForSeq2SeqLM, transformers.AutoModelForMaskedLM
+    kind = {"t5": both, "mt5": both, "bert": masked, "roberta": masked, "xlm-roberta": masked, "distilbert": masked,
+            "deberta-v2": masked}
     # Frozen bases of adapters lie in 16 bits; autocast over a full model starts from fp32.
-    is_16_bit = options["precision"] == "bf16" or options.get("method") == "lora"
+    is_16_bit = options["precision"] == "bf16" or options.get("method") == "lora" and options.get("weights") != "fp32"
     # Where a configuration names no kind of attention, the library's own choice stands.
     attention = {"attn_implementation": options["attention"]} if "attention" in options else {}
     with no_init_weights():
@@ -188,7 +106,8 @@ def build(shape, options):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if options.get("method") == "lora":
         import peft
-        targets = ["q_proj", "k_proj", "v_proj", "o_proj"] if options["loraTargets"] == "attention" else "all-linear"
+        targets = dict(some=["q_proj", "v_proj"], attention=["q_proj", "k_proj", "v_proj", "o_proj"], all="all-linear")
+        targets = targets[options["loraTargets"]]
         model.enable_input_require_grads()
         model = peft.get_peft_model(model, peft.LoraConfig(r=options["loraRank"], target_modules=targets,
                                                            task_type="CAUSAL_LM"))
@@ -231,9 +150,8 @@ def used_by_this_process():
     return (mine[0] if mine else None), pynvml.nvmlDeviceGetMemoryInfo(handle).used
 
 
-def one(name):
-    """Measures one configuration in this process and prints its line."""
-    point = next(point for point in json.load(open(PREDICTED))["points"] if point["name"] == name)
+def run(point):
+    """Runs one job in this process and gives what it took."""
     shape, options = point["shape"], point["options"]
     import torch
     torch.manual_seed(7)
@@ -243,7 +161,8 @@ def one(name):
         model.eval()
         with torch.inference_mode():
             if shape is None:
-                images = torch.randn(options["batch"], 3, 224, 224, device="cuda")
+                size = options.get("imageSize", 224)
+                images = torch.randn(options["batch"], 3, size, size, device="cuda")
                 for _ in range(3):
                     model(images)
             else:
@@ -270,71 +189,192 @@ def one(name):
             optimizer.zero_grad(set_to_none=True)
     torch.cuda.synchronize()
     process, device = used_by_this_process()
-    print(json.dumps(dict(
-        name=name, options=options, params=sum(p.numel() for p in model.parameters()),
+    return dict(
+        name=point["name"], options=options, params=sum(p.numel() for p in model.parameters()),
         peakAllocatedBytes=torch.cuda.max_memory_allocated(), peakReservedBytes=torch.cuda.max_memory_reserved(),
-        usedByProcessBytes=process, usedOfDeviceBytes=device, seconds=round(time.monotonic() - began, 1))), flush=True)
+        usedByProcessBytes=process, usedOfDeviceBytes=device,
+        # What the driver counts and the allocator does not hold: the context.
+        outsideBytes=process - torch.cuda.memory_reserved() if process else None,
+        # The allocator gave everything back and asked again: the card was full, and the figures are of no use.
+        retries=torch.cuda.memory_stats().get("num_alloc_retries", 0),
+        seconds=round(time.monotonic() - began, 1))
 
 
-def measure(names):
+def report(point, out):
+    """Runs one job and writes its line, whatever happens: a job that fails is reported, not left out."""
+    try:
+        line = run(point)
+    except BaseException as error:
+        traceback.print_exc()
+        line = dict(name=point["name"], error=f"{type(error).__name__}: {error}"[:300])
+    with open(out, "w") as file:
+        json.dump(line, file)
+
+
+class Job:
+    """One job in a process of its own."""
+
+    def __init__(self, point, predicted, forks):
+        self.point, self.name = point, point["name"]
+        self.start, self.process, self.status, self.is_killed = time.monotonic(), None, None, False
+        folder = tempfile.mkdtemp(prefix="estimate-")
+        self.out, self.log = os.path.join(folder, "line.json"), os.path.join(folder, "log")
+        settings, options = dict(os.environ), point["options"]
+        is_plain = not options.get("expandableSegments") and not options.get("compile")
+        if forks and is_plain:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            self.pid = os.fork()
+            if self.pid == 0:
+                log = os.open(self.log, os.O_WRONLY | os.O_CREAT)
+                os.dup2(log, 1)
+                os.dup2(log, 2)
+                report(point, self.out)
+                os._exit(0)
+            return
+        if options.get("expandableSegments"):
+            settings["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+        with open(self.log, "w") as log:
+            command = [sys.executable, os.path.abspath(__file__), "one", predicted, self.name, self.out]
+            self.process = subprocess.Popen(command, env=settings, stdout=log, stderr=log)
+            self.pid = self.process.pid
+
+    def is_over(self):
+        if self.process:
+            self.status = self.process.poll()
+        elif self.status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.status = status if pid else None
+        return self.status is not None
+
+    def end(self):
+        self.is_killed = True
+        os.kill(self.pid, 9)
+
+    def line(self):
+        try:
+            return json.load(open(self.out))
+        except (OSError, ValueError):
+            return dict(name=self.name, error="ended: out of time" if self.is_killed else f"died with status {self.status}")
+
+
+def can_fork():
+    """Loads the libraries once for all jobs, and tries whether a process forked from this one can still use the GPU: a
+    library that touched the driver while it was loaded would make that impossible."""
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    # A pool of threads would not survive the fork.
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+    import torch, transformers, torchvision, peft  # noqa: F401
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM  # noqa: F401
+    from transformers.initialization import no_init_weights  # noqa: F401
+    gc.collect()
+    gc.freeze()
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        try:
+            torch.zeros(1, device="cuda").item()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    began = time.monotonic()
+    while time.monotonic() - began < 30:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status == 0
+        time.sleep(0.1)
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return False
+
+
+def about():
+    """Versions and machine."""
+    import importlib.metadata
+    import pynvml
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    found = dict(gpu=pynvml.nvmlDeviceGetName(handle), driver=pynvml.nvmlSystemGetDriverVersion(),
+                 usedOfDeviceBytes=pynvml.nvmlDeviceGetMemoryInfo(handle).used, cpus=os.cpu_count())
+    for package in ("torch", "transformers", "torchvision", "peft", "bitsandbytes"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    pynvml.nvmlShutdown()
+    return {key: value.decode() if isinstance(value, bytes) else value for key, value in found.items()}
+
+
+def need(point):
+    """What a job may take: what was said at most, and a tenth more, because that is what is being tried."""
+    return 1.1 * point["predicted"]["totalBytes"]["high"] + GIB
+
+
+def is_crowded(line):
+    """Did the card run full, because this job or one beside it took more than it was thought to?"""
+    return bool(line.get("retries")) or any(word in line.get("error", "") for word in ("OutOfMemory", "ALLOC_FAILED"))
+
+
+def measure(predicted, names):
     import importlib.util
-    missing = [name for name in ("torch", "transformers", "torchvision", "peft", "pynvml") if not importlib.util.find_spec(name)]
+    missing = [name for name in ("torch", "transformers", "torchvision", "peft", "pynvml")
+               if not importlib.util.find_spec(name)]
     if missing:
         sys.exit(f"not installed: {', '.join(missing)}")
-    points = json.load(open(PREDICTED))["points"]
+    points = json.load(open(predicted))["points"]
     unknown = set(names) - {point["name"] for point in points}
     if unknown:
-        sys.exit(f"no such configuration: {', '.join(sorted(unknown))}")
+        sys.exit(f"no such job: {', '.join(sorted(unknown))}")
+    began = time.monotonic()
+    machine = about()
+    forks = can_fork()
+    print(json.dumps(dict(machine, forks=forks, loadedAfterSeconds=round(time.monotonic() - began, 1))), flush=True)
+    # Jobs that load the libraries themselves take longest: first.
+    slow = ("compile", "expandableSegments")
     waiting = [point for point in points if not names or point["name"] in names]
-    import torch, torchvision, transformers
-    print(json.dumps(dict(torch=torch.__version__, transformers=transformers.__version__,
-                          torchvision=torchvision.__version__, gpu=torch.cuda.get_device_name())), flush=True)
-    began, running = time.monotonic(), []
-    needs = {point["name"]: point["predicted"]["totalBytes"]["high"] for point in points}
-    while waiting or running:
-        for name, process, start, log in list(running):
-            if process.poll() is None and time.monotonic() - start > POINT_S:
-                process.kill()
-            if process.poll() is None:
+    waiting.sort(key=lambda point: not any(point["options"].get(word) for word in slow))
+    running, again = [], []
+    while waiting or running or again:
+        now = time.monotonic() - began
+        for job in list(running):
+            if not job.is_over():
+                if not job.is_killed and (now > END_AT_S or time.monotonic() - job.start > POINT_S):
+                    job.end()
                 continue
-            out = process.stdout.read()
-            running.remove((name, process, start, log))
-            log.seek(0)
-            err = log.read()
-            if process.returncode == 0:
-                print(out.strip().splitlines()[-1], flush=True)
-            else:
-                # The last words of the error, whatever happened: a configuration that fails is reported, not left out.
-                print(json.dumps(dict(name=name, error=(err.strip().splitlines() or ["killed"])[-1][:300],
-                                      code=process.returncode)), flush=True)
-                print(err[-3000:], file=sys.stderr, flush=True)
-        is_late = time.monotonic() - began > DEADLINE_S
+            running.remove(job)
+            line = job.line()
+            if is_crowded(line) and not job.point.get("alone"):
+                # Once more, with the card to itself.
+                again.append(dict(job.point, alone=True))
+                continue
+            print(json.dumps(line), flush=True)
+            if "error" in line:
+                print(f"--- {job.name}", file=sys.stderr)
+                print(open(job.log, errors="replace").read()[-2500:], file=sys.stderr, flush=True)
+        if now > START_UNTIL_S:
+            for point in waiting + again:
+                print(json.dumps(dict(name=point["name"], error="not started: out of time")), flush=True)
+            waiting, again = [], []
         for point in list(waiting):
-            name = point["name"]
-            room = ROOM - sum(needs[other] for other, *_ in running)
-            if is_late:
-                print(json.dumps(dict(name=name, error="not started: out of time")), flush=True)
+            room = ROOM - sum(need(job.point) for job in running)
+            if len(running) < AT_ONCE and (need(point) < room or not running):
                 waiting.remove(point)
-            elif len(running) < AT_ONCE and (needs[name] < room or not running):
-                waiting.remove(point)
-                settings = dict(os.environ)
-                if point["options"].get("expandableSegments"):
-                    settings["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-                log = tempfile.TemporaryFile("w+")
-                process = subprocess.Popen([sys.executable, __file__, "one", name], text=True, env=settings,
-                                           stdout=subprocess.PIPE, stderr=log)
-                running.append((name, process, time.monotonic(), log))
-        time.sleep(0.2)
+                running.append(Job(point, predicted, forks))
+        if again and not waiting and not running:
+            running.append(Job(again.pop(0), predicted, forks))
+        time.sleep(0.1)
     print(f"{time.monotonic() - began:.0f} s in all", file=sys.stderr)
 
 
 if __name__ == "__main__":
     command, *rest = sys.argv[1:] or ["help"]
-    if command == "predict" and len(rest) == 1:
-        predict(rest[0])
-    elif command == "measure":
-        measure(rest)
-    elif command == "one" and len(rest) == 1:
-        one(rest[0])
+    if command == "predict" and len(rest) == 2:
+        import estimate_jobs
+        predict(estimate_jobs.SETS[rest[0]], rest[1])
+    elif command == "measure" and rest:
+        measure(rest[0], rest[1:])
+    elif command == "one" and len(rest) == 3:
+        report(next(point for point in json.load(open(rest[0]))["points"] if point["name"] == rest[1]), rest[2])
     else:
         sys.exit(__doc__)

@@ -64,7 +64,15 @@ fn hook(pod: &str, container: &str, allocated: Option<u64>, reserved: Option<u64
     HookView {
         device: DeviceKey::whole("GPU-0"),
         index: 0,
-        pod: Arc::new(Pod { report, namespace, name, config_hash: None, containers: Vec::new() }),
+        pod: Arc::new(Pod {
+            report,
+            namespace,
+            name,
+            config_hash: None,
+            containers: Vec::new(),
+            asks: Vec::new(),
+            is_over: false,
+        }),
         container: container.into(),
         container_id: "id".into(),
         figures: Figures {

@@ -234,3 +234,30 @@ async fn only_the_controllers_certificate_opens_the_door_and_a_new_authority_tak
     let reader = Reader::of(&second);
     eventually("the new certificate", async || reader.connect(&agent).await).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_is_told_of_before_it_holds_memory_and_not_after() {
+    let (node, authority) = node().await;
+    let mut waits = pod("train", &["main"]);
+    waits["metadata"]["annotations"]["gpumem.dev/workload"] = "model=llama3.2-1b batch=4 seq=1024".into();
+    waits["spec"]["containers"] =
+        serde_json::json!([{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1", "cpu": "4"}}}]);
+    waits["status"]["phase"] = "Pending".into();
+    node.api.apply(waits);
+    node.api.apply(pod("silent", &["main"]));
+    let agent = start(&node).await;
+    let reader = Reader::of(&authority);
+
+    let told = |report: &UsageReport| !report.waiting.is_empty();
+    let report = reader.read_when("the waiting pod", &agent, None, told).await;
+    let [waiting] = report.waiting.as_slice() else { panic!("one pod: {:?}", report.waiting) };
+    assert_eq!(waiting.pod.name, "train");
+    assert!(waiting.pod.annotations.contains_key("gpumem.dev/workload"));
+    let asks: Vec<_> = waiting.asks.iter().map(|ask| (ask.container.as_str(), ask.resource.as_str())).collect();
+    assert_eq!(asks, [("main", "nvidia.com/gpu")]);
+    assert!(report.pods.is_empty() && report.series.is_empty());
+
+    let _process = node.process("0", GIB, &of("train"));
+    let later = reader.read_when("its first memory", &agent, None, has_state).await;
+    assert_eq!(later.waiting, []);
+}

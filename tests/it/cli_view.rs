@@ -102,6 +102,7 @@ fn report(node: usize, devices: usize, kinds: &[Series; 2]) -> UsageReport {
         pods,
         series,
         hooks: Vec::new(),
+        waiting: Vec::new(),
     }
 }
 

@@ -47,6 +47,7 @@ fn agent(cluster: &Cluster, limits: Vec<LimitReport>) -> UsageReport {
         format: FORMAT,
         limits,
         hooks: Vec::new(),
+        waiting: Vec::new(),
         agent_version: "0.1.0".into(),
         node: NODE.into(),
         boot_id: "boot-1".into(),

@@ -138,6 +138,38 @@ async fn who_may_see_nothing_is_told_which_right_to_ask_for() {
 }
 
 #[tokio::test]
+async fn explain_says_that_a_job_will_not_fit_before_it_starts() {
+    use gpumem::api::view::{Advice, ContainerView, DeclaredView, Level, NOT_STARTED, Range};
+    let mut world = World::healthy();
+    let gib = |low: u64, median: u64, high: u64| Some(Range { low: low << 30, median: median << 30, high: high << 30 });
+    let waits = ContainerView {
+        node: "gpu-node-1".into(),
+        namespace: "team-a".into(),
+        pod: "tune-0".into(),
+        container: "main".into(),
+        model: "NVIDIA H100 80GB HBM3".into(),
+        capacity_bytes: Some(79 << 30),
+        level: Level::High,
+        unknown: Some(NOT_STARTED.into()),
+        reason:
+            "it holds no GPU memory yet; its declared job will not fit: it needs 104 GiB at the very least, and the \
+                 largest device that it can get on node gpu-node-1 has 79 GiB"
+                .into(),
+        declared: Some(DeclaredView { peak_bytes: gib(104, 112, 121), problem: None }),
+        advice: vec![Advice {
+            what: "gradient checkpointing".into(),
+            peak_bytes: gib(52, 55, 60),
+            price: Some("25 to 35 % slower: one more forward pass".into()),
+            setting: Some("PyTorch: model.gradient_checkpointing_enable()".into()),
+        }],
+        ..ContainerView::default()
+    };
+    let list = gpumem::api::view::ContainerList { containers: Vec::new(), waiting: vec![waits], ..containers() };
+    world.live(&list, &nodes());
+    golden("explain-waiting", &show(&world, "explain tune-0").await);
+}
+
+#[tokio::test]
 async fn without_the_operator_the_context_is_doubted() {
     let error = ask(&World::default(), "top").await.unwrap_err();
     assert!(error.line().contains("CRDs are not installed in this cluster"), "{}", error.line());

@@ -235,6 +235,7 @@ pub fn containers() -> ContainerList {
         controller: answerer(),
         simulated: false,
         containers: vec![flat, leak, unknown],
+        waiting: Vec::new(),
         left_out: 0,
     }
 }

@@ -14,7 +14,7 @@ use crate::plugin_api::containers;
 
 fn screen() -> Screen {
     let mut screen = Screen::default();
-    screen.take(Ok(Seen { containers: containers().containers, is_live: true, not_seen: Vec::new() }));
+    screen.take(Ok(Seen { containers: containers().containers, is_live: true, ..Seen::default() }));
     screen
 }
 
@@ -76,6 +76,6 @@ fn the_chosen_container_stays_chosen_when_the_order_changes() {
     let chosen = screen.shown()[2].pod.clone();
     let mut list = containers().containers;
     list.iter_mut().find(|view| view.pod == chosen).unwrap().level = gpumem::api::view::Level::Critical;
-    screen.take(Ok(Seen { containers: list, is_live: true, not_seen: Vec::new() }));
+    screen.take(Ok(Seen { containers: list, is_live: true, ..Seen::default() }));
     assert_eq!((screen.chosen, screen.shown()[0].pod == chosen), (0, true));
 }

@@ -74,6 +74,8 @@ impl Bench {
             namespace: "team".into(),
             name: name.into(),
             config_hash: None,
+            asks: Vec::new(),
+            is_over: false,
             containers: containers.iter().map(|(id, name)| (ContainerId::from(*id), Arc::from(*name))).collect(),
         });
     }

@@ -13,9 +13,10 @@ use gpumem_engine::series::{Point, SCALES, Series};
 
 use super::Merged;
 use super::node::Node;
+use crate::api::names::ANNOTATION_WORKLOAD;
 use crate::api::usage::{
-    DeviceReport, EndReport, FORMAT, LimitReport, MAX_END_MESSAGE, NvmlState, PodReport, SeriesData, SeriesReport,
-    UsageReport,
+    DeviceReport, EndReport, FORMAT, LimitReport, MAX_END_MESSAGE, MAX_WAITING, MAX_WORKLOAD, NvmlState, PodReport,
+    SeriesData, SeriesReport, UsageReport, WaitingReport,
 };
 
 /// Why something was dropped: a closed set, fit for a metric label.
@@ -87,7 +88,7 @@ const MAX_LABELS: usize = 256;
 const MAX_NAME: usize = 253;
 /// Longest label key, prefix and slash included.
 const MAX_LABEL_KEY: usize = 317;
-/// Longest label value is 63; our own annotations are sentences at most.
+/// Longest label value is 63; our own annotations are sentences at most, but for the one that declares a job.
 const MAX_LABEL_VALUE: usize = 1024;
 /// Errors of the driver.
 const MAX_REASON: usize = 4096;
@@ -124,6 +125,7 @@ pub(super) fn report(report: &UsageReport, node: &str, known: Option<&Node>) -> 
         || report.pods.len() > MAX_PODS
         || report.series.len() > MAX_SERIES
         || report.limits.len() > MAX_LIMITS
+        || report.waiting.len() > MAX_WAITING
     {
         return Err(Fault::TooMany);
     }
@@ -161,6 +163,12 @@ pub(super) fn entries(mut report: UsageReport, merged: &mut Merged) -> UsageRepo
         let key = (entry.container_id.as_str(), entry.device.as_str());
         if held.insert(key) { Ok(()) } else { Err(Fault::Duplicate) }
     });
+    let mut waits: HashSet<&PodUid> = HashSet::new();
+    let kept_waiting = judged(&report.waiting, merged, |entry| {
+        waiting(entry)?;
+        if waits.insert(&entry.pod.uid) { Ok(()) } else { Err(Fault::Duplicate) }
+    });
+    retain(&mut report.waiting, kept_waiting);
     retain(&mut report.limits, kept_limits);
     retain(&mut report.devices, devices);
     retain(&mut report.pods, kept_pods);
@@ -228,6 +236,15 @@ fn is_overfull(entry: &DeviceReport) -> bool {
     })
 }
 
+fn waiting(entry: &WaitingReport) -> Result<(), Fault> {
+    let WaitingReport { pod: of, asks } = entry;
+    if asks.len() > MAX_LABELS {
+        return Err(Fault::TooMany);
+    }
+    let is_named = asks.iter().all(|ask| is_name(&ask.container) && is_name(&ask.resource));
+    if is_named { pod(of) } else { Err(Fault::BadText) }
+}
+
 fn pod(entry: &PodReport) -> Result<(), Fault> {
     let PodReport { uid, namespace, name, labels, annotations, owner, terminating: _, ends } = entry;
     let mut names = vec![uid.as_str(), namespace, name];
@@ -250,8 +267,13 @@ fn pod(entry: &PodReport) -> Result<(), Fault> {
         && maps
             .iter()
             .flat_map(|map| map.iter())
-            .all(|(key, value)| key.len() <= MAX_LABEL_KEY && value.len() <= MAX_LABEL_VALUE);
+            .all(|(key, value)| key.len() <= MAX_LABEL_KEY && value.len() <= longest(key));
     if texts_fit { Ok(()) } else { Err(Fault::BadText) }
+}
+
+/// Longest value of a label or an annotation.
+fn longest(key: &str) -> usize {
+    if key == ANNOTATION_WORKLOAD { MAX_WORKLOAD } else { MAX_LABEL_VALUE }
 }
 
 fn series(entry: &SeriesReport, latest: Moment, total: Bytes) -> Result<(), Fault> {

@@ -14,7 +14,7 @@ use super::observe::Answers;
 use super::refusals::Refusals;
 use super::{Cursor, DeviceReport, FORGET, Merged, PodReport, SeriesData, SeriesReport, UsageReport};
 use crate::api::names::ANNOTATION_WORKLOAD;
-use crate::api::usage::{EndReport, FORMAT, LimitReport, NvmlState};
+use crate::api::usage::{AskReport, EndReport, FORMAT, LimitReport, NvmlState, WaitingReport};
 
 /// No agent samples less often; a longer interval in a report is not believed.
 const MAX_INTERVAL_MS: u64 = 60_000;
@@ -40,6 +40,15 @@ pub(super) struct Node {
     refusals: Refusals,
     /// What pods declare of themselves, read once for each text.
     pub(super) declared: BTreeMap<PodUid, Arc<Declaration>>,
+    /// Pods that will hold GPU memory and do not yet.
+    pub(super) waiting: BTreeMap<PodUid, Waiting>,
+}
+
+/// A pod that will hold GPU memory and does not yet.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting {
+    pub(super) pod: Arc<PodReport>,
+    pub(super) asks: Vec<AskReport>,
 }
 
 /// What is left of a container that ended.
@@ -111,6 +120,7 @@ impl Node {
             past: BTreeMap::new(),
             refusals: Refusals::default(),
             declared: BTreeMap::new(),
+            waiting: BTreeMap::new(),
         }
     }
 
@@ -136,6 +146,7 @@ impl Node {
             series,
             limits,
             hooks,
+            waiting,
         } = report;
         let mut moved = Moved::default();
         if boot_id != self.boot_id {
@@ -163,6 +174,9 @@ impl Node {
                 }
             }
         }
+        let entry =
+            |WaitingReport { pod, asks }: WaitingReport| (pod.uid.clone(), Waiting { pod: Arc::new(pod), asks });
+        self.waiting = waiting.into_iter().map(entry).collect();
         self.read_declarations();
         for device in self.devices.values_mut() {
             device.reported = false;
@@ -203,9 +217,10 @@ impl Node {
 
     /// Reads what the pods declare, where that is new.
     fn read_declarations(&mut self) {
-        let Self { pods, declared, .. } = self;
-        declared.retain(|uid, _| pods.contains_key(uid));
-        for (uid, pod) in pods {
+        let Self { pods, declared, waiting, .. } = self;
+        declared.retain(|uid, _| pods.contains_key(uid) || waiting.contains_key(uid));
+        let waiting = waiting.iter().filter(|(uid, _)| !pods.contains_key(*uid)).map(|(uid, entry)| (uid, &*entry.pod));
+        for (uid, pod) in pods.iter().map(|(uid, pod)| (uid, &**pod)).chain(waiting) {
             match pod.annotations.get(ANNOTATION_WORKLOAD) {
                 Some(text) if declared.get(uid).is_some_and(|known| known.text == *text) => {}
                 Some(text) => drop(declared.insert(uid.clone(), Arc::new(Declaration::read(text)))),
@@ -290,6 +305,8 @@ impl Node {
                 })
                 .collect(),
             hooks: Vec::new(),
+            // A peer hears of them from the agent itself: nothing of the past depends on it.
+            waiting: Vec::new(),
         }
     }
 }

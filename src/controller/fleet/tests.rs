@@ -94,6 +94,7 @@ impl Agent {
             }],
             pods: vec![pod],
             hooks: Vec::new(),
+            waiting: Vec::new(),
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::api::names::{ANNOTATION_WORKLOAD, REPORTER};
 use crate::api::policy::GpuMemoryPolicy;
 use crate::api::usage::{EndReport, PodReport};
 use crate::controller::context::Context;
+use crate::controller::fleet::Room;
 use crate::controller::intent::{Action, Untold};
 use crate::controller::profile::{Learned, Lesson};
 
@@ -155,7 +156,8 @@ pub async fn out_of_memory(ctx: &Context, whom: &Whom<'_>, lesson: &Lesson, lear
     whom.tell_once(ctx, &key, "GpuMemoryOutOfMemory", &note).await;
     if let Some(Loop { container, count, peak, since: _ }) = &learned.restart_loop {
         let note = format!(
-            "Container {container} of {} {} ran out of GPU memory {count} times in a row at about {peak}: the next attempt              ends the same way, and an eviction helps nobody.{advice} Or give it a larger device.",
+            "Container {container} of {} {} ran out of GPU memory {count} times in a row at about {peak}: the next attempt \
+             ends the same way, and an eviction helps nobody.{advice} Or give it a larger device.",
             whom.workload.kind, whom.workload.name
         );
         whom.tell_once(ctx, &key, "GpuMemoryRestartLoop", &note).await;
@@ -166,23 +168,49 @@ pub async fn out_of_memory(ctx: &Context, whom: &Whom<'_>, lesson: &Lesson, lear
 pub async fn host_out_of_memory(ctx: &Context, whom: &Whom<'_>, end: &EndReport) {
     let container = &end.container;
     let note = format!(
-        "Container {container} of pod {} was killed for host memory (OOMKilled), not for GPU memory: raise its memory limit.          A larger GPU would not help.",
+        "Container {container} of pod {} was killed for host memory (OOMKilled), not for GPU memory: raise its memory limit. \
+         A larger GPU would not help.",
         whom.pod.name
     );
     let key = format!("{}\n{container}\n{}", whom.pod.uid, end.finished_at);
     whom.tell_once(ctx, &key, "HostMemoryOutOfMemory", &note).await;
 }
 
-/// Tells that a declared job cannot fit its device even if everything turns out at its lowest.
-pub async fn does_not_fit(recorder: &Recorder, whom: &Whom<'_>, declared: &Declared, usable: Bytes) {
-    let least = Bytes::from_f64(declared.needs.low);
-    let remedies = declared.remedies(usable);
-    let advice = remedies.first().map(|remedy| format!(" {}", sentence(&advice::sentence(remedy, None))));
-    let note = format!(
-        "Pod {} declares a job ({ANNOTATION_WORKLOAD}) that needs {least} of GPU memory at the very least; its device has          {usable}. It will run out of memory.{}",
-        whom.pod.name,
-        advice.unwrap_or_default()
-    );
+/// What cannot fit.
+#[derive(Clone, Copy, Debug)]
+pub enum Misfit<'a> {
+    /// The job that the pod declares, even if everything turns out at its lowest.
+    Declared(&'a Declared),
+    /// The peak that its policy declares.
+    Policy(Bytes),
+}
+
+/// Tells that a pod cannot fit its device, or, before it starts, any that it can get.
+pub async fn does_not_fit(recorder: &Recorder, whom: &Whom<'_>, misfit: &Misfit<'_>, room: &Room) {
+    let pod = &whom.pod.name;
+    let usable = room.usable();
+    let has = match room {
+        Room::Of(usable) => format!("its device has {usable}"),
+        Room::AtMost { usable, .. } => {
+            format!("it starts on node {}, where no device that it can get has more than {usable}", whom.node)
+        }
+    };
+    let note = match misfit {
+        Misfit::Declared(declared) => {
+            let least = Bytes::from_f64(declared.needs.low);
+            let remedies = declared.remedies(usable);
+            let advice = remedies.first().map(|remedy| format!(" {}", sentence(&advice::sentence(remedy, None))));
+            format!(
+                "Pod {pod} declares a job ({ANNOTATION_WORKLOAD}) that needs {least} of GPU memory at the very least; {has}. \
+                 It will run out of memory.{}",
+                advice.unwrap_or_default()
+            )
+        }
+        Misfit::Policy(peak) => format!(
+            "The policy of pod {pod} declares a peak of {peak} (spec.prediction.declaredPeak); {has}. It will run out of \
+             memory. Give it a larger device, or correct declaredPeak."
+        ),
+    };
     whom.tell(recorder, EventType::Warning, "GpuMemoryDoesNotFit", &note).await;
 }
 

@@ -144,6 +144,7 @@ impl Played {
             pods: (0..self.past.len()).map(|shape| pod(agent, shape)).collect(),
             series: (0..self.past.len()).map(|shape| self.series(agent, shape, second, since)).collect(),
             hooks: Vec::new(),
+            waiting: Vec::new(),
         }
     }
 

@@ -110,5 +110,6 @@ pub fn report(node: &str, cursor: Cursor, points: std::ops::RangeInclusive<u64>)
             },
         }],
         hooks: Vec::new(),
+        waiting: Vec::new(),
     }
 }
