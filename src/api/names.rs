@@ -91,6 +91,9 @@ pub mod metric {
     pub const CONTAINER_OOMS: &str = "gpumem_container_oom_events_total";
     /// Always 1; labels `node`, `namespace`, `pod`, `container`, `owner_kind`, `owner_name` (the pod's controller; empty without one).
     pub const WORKLOAD_INFO: &str = "gpumem_workload_info";
+    /// What a workload's hungriest container should have on one device, as its profile recommends; labels `namespace`,
+    /// `workload_kind`, `workload`, `container`.
+    pub const WORKLOAD_RECOMMENDED: &str = "gpumem_workload_memory_recommended_bytes";
     /// Actions of policies. `outcome` as in the policy's `status.recentActions`: `Succeeded`, `BlockedByBudget`, `Rejected`, …
     pub const POLICY_ACTIONS: &str = "gpumem_policy_actions_total";
     /// 1 where the policy's condition is True, 0 otherwise; labels `namespace`, `policy`, `condition`, `reason`.

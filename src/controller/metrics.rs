@@ -21,9 +21,12 @@ use crate::api::names::metric;
 
 mod exposition;
 
+mod sizes;
+
 mod truth;
 
 pub use exposition::Exposition;
+pub use sizes::{MAX_SIZES, Size};
 pub use truth::Shown;
 
 /// How urgent a container's forecast is: the value of `gpumem_container_risk_level`.
@@ -126,6 +129,7 @@ pub struct Metrics {
     oldest_report: Gauge,
     assessed: Mutex<HashMap<PolicyKey, Arc<Vec<Assessed>>>>,
     truth: truth::Truth,
+    sizes: sizes::Sizes,
 }
 
 impl Metrics {
@@ -245,6 +249,7 @@ impl Metrics {
             disrupted,
             budgets,
             truth: truth::Truth::new(&registry)?,
+            sizes: sizes::Sizes::default(),
             registry,
             assessed: Mutex::default(),
         };

@@ -1,12 +1,16 @@
 //! From a leak to a message: a real Prometheus scrapes what the chart's monitors select and evaluates the chart's rules, a real
 //! Alertmanager routes by the shipped example, and somebody is told once, and once more when it is over.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 
-use crate::support::monitor;
+use crate::story::frame::RELEASE_NAMESPACE;
+use crate::support::monitor::{self, Kind};
 use crate::support::prometheus::Monitoring;
 use crate::support::receiver::{Message, Receiver, Told};
 use crate::support::scene::Scene;
@@ -32,7 +36,7 @@ async fn a_leaking_trainer_is_told_of_once_and_once_more_when_it_is_over_and_ste
     let short = "monitoring.prometheusRule.alerts.GpuMemOomRiskHigh";
     let values = [format!("{short}.for=3s"), format!("{short}.keepFiringFor=10s")];
     let values: Vec<&str> = values.iter().map(String::as_str).collect();
-    let monitoring = Monitoring::start(&world, "alerts", &values, Some(&receiver)).await?;
+    let monitoring = Monitoring::start(&world, "alerts", Kind::PodMonitor, &values, Some(&receiver)).await?;
     let scene = Scene::open(&world, NAMESPACE).await?;
     // An honest default: watched, and nothing done. The times are short enough for a test.
     scene
@@ -97,6 +101,40 @@ async fn a_leaking_trainer_is_told_of_once_and_once_more_when_it_is_over_and_ste
 }
 
 #[tokio::test]
+async fn service_monitors_scrape_every_agent_and_controller_too() -> Result<()> {
+    let world = World::find().await?;
+    let services: kube::Api<Service> = kube::Api::namespaced(world.client.clone(), RELEASE_NAMESPACE);
+    let objects = Kind::ServiceMonitor.rendered(&world)?;
+    let made: Vec<_> = objects.iter().filter(|object| object["kind"] == "Service").collect();
+    ensure!(made.len() == 2 && objects.len() == 4, "a Service beside each monitor: {objects:#?}");
+    let name = |object: &serde_json::Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    for service in &made {
+        services.patch(&name(service), &PatchParams::apply("test").force(), &Patch::Apply(service)).await?;
+    }
+    let monitoring = Monitoring::start(&world, "services", Kind::ServiceMonitor, &[], None).await?;
+    let pods: kube::Api<Pod> = kube::Api::namespaced(world.client.clone(), RELEASE_NAMESPACE);
+    let running =
+        pods.list(&ListParams::default().labels("app.kubernetes.io/component in (agent, controller)")).await?;
+    let scraped = until("every pod to be scraped", Duration::from_mins(1), || async {
+        let up = monitoring.ask("up == 1").await?;
+        Ok((up.len() == running.items.len()).then_some(up))
+    })
+    .await;
+    for service in &made {
+        services.delete(&name(service), &kube::api::DeleteParams::default()).await?;
+    }
+    let scraped = match scraped {
+        Ok(scraped) => scraped,
+        Err(error) => return Err(error.context(monitoring.log())),
+    };
+    let jobs: BTreeSet<_> = scraped.iter().map(|up| up["metric"]["job"].to_string()).collect();
+    ensure!(jobs.len() == 2, "one job for agents, one for controllers: {scraped:#?}");
+    let renamed = monitoring.ask("{exported_namespace!=\"\"}").await?;
+    ensure!(renamed.is_empty(), "the workload's own labels win: {renamed:#?}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn the_chart_selects_its_own_pods_and_no_others() -> Result<()> {
     let world = World::find().await?;
     let monitors = monitor::rendered(&world, "templates/monitoring.yaml", &["monitoring.podMonitor.enabled=true"])?;
@@ -104,8 +142,8 @@ async fn the_chart_selects_its_own_pods_and_no_others() -> Result<()> {
         let labels = monitor["spec"]["selector"]["matchLabels"].as_object().cloned().unwrap_or_default();
         let labels: Vec<_> =
             labels.iter().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
-        let pods: kube::Api<k8s_openapi::api::core::v1::Pod> = kube::Api::all(world.client.clone());
-        let found = pods.list(&kube::api::ListParams::default().labels(&labels.join(","))).await?.items;
+        let pods: kube::Api<Pod> = kube::Api::all(world.client.clone());
+        let found = pods.list(&ListParams::default().labels(&labels.join(","))).await?.items;
         ensure!(!found.is_empty(), "{} selects nothing", monitor["metadata"]["name"]);
         for pod in found {
             let has_port = pod

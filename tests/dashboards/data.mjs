@@ -122,6 +122,12 @@ for (const p of pods) {
   if (p.oom) series("gpumem_container_oom_events_total", { ...labels }, (t) => (t > p.oom && t < p.oom + 240 ? 1 : null));
 }
 
+// What profiles recommend: of the workloads that a policy governs.
+for (const [namespace, workload_kind, workload, gib] of [["ml-train", "Job", "llama-finetune", 138], ["ml-train", "Job", "vision-pretrain", 108], ["search", "Deployment", "embedder", 29], ["research", "Job", "diffusion-sweep", 91]]) {
+  const { endpoint, job, instance } = replicas[0];
+  series("gpumem_workload_memory_recommended_bytes", { endpoint, job, instance, namespace, workload_kind, workload, container: "main" }, constant(gib * GIB));
+}
+
 // Controllers.
 replicas.forEach((replica, i) => {
   const leads = (t) => (t < -15000 ? i === 1 : i === 0);

@@ -20,9 +20,11 @@ export async function ask(url, path, parameters) {
 }
 
 const SECONDS = { s: 1, m: 60, h: 3600, d: 86400 };
+// Pictures end some minutes before the day does: a label just at the right edge would be cut off.
+export const NOW = END - Number(process.env.BEFORE_END ?? 0);
 export function moment(text) {
   const [, sign, count, unit] = text.match(/^now(?:([+-])(\d+)([smhd]))?$/);
-  return END + (sign ? (sign === "-" ? -1 : 1) * count * SECONDS[unit] : 0);
+  return NOW + (sign ? (sign === "-" ? -1 : 1) * count * SECONDS[unit] : 0);
 }
 
 // As Grafana does: a variable with many values becomes a regular expression, All its own text.
@@ -40,6 +42,7 @@ export async function variables(url, board, pick) {
   const chosen = {};
   for (const variable of board.templating.list) {
     if (variable.type === "datasource") continue;
+    if (variable.type === "textbox") { chosen[variable.name] = variable.query; continue; }
     if (variable.type === "custom") { chosen[variable.name] = pick(variable.name, null) ?? variable.options[0].value; continue; }
     const [, metric, label] = variable.query.query.match(/^label_values\((.*), *(\w+)\)$/s);
     const values = await ask(url, `label/${label}/values?match[]=${encodeURIComponent(fill(metric, chosen, range(board)))}&start=${END - 3600}&end=${END}`);

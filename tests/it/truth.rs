@@ -11,7 +11,7 @@ use gpumem::api::usage::{
 use gpumem::controller::context::Context;
 use gpumem::controller::metrics::Exposition;
 use gpumem::controller::now::rfc3339;
-use gpumem::controller::profile::expiry::{Swept, sweep};
+use gpumem::controller::profile::expiry::{Swept, show, sweep};
 use gpumem_engine::identity::DeviceKey;
 use gpumem_engine::oom::{Death, from_exit};
 use gpumem_engine::pacing::Stamp;
@@ -481,6 +481,27 @@ async fn a_workload_in_a_restart_loop_is_not_evicted_and_its_policy_says_why() {
     cluster.report("train-3", 0.95);
     controller.rounds(&mut cluster, 20).await;
     assert_eq!((cluster.calls().len(), cluster.condition("p", "ActionAllowed")), (0, "False/RestartLoop".to_owned()));
+}
+
+#[tokio::test]
+async fn what_a_profile_recommends_is_a_metric_of_the_leader_until_its_workload_is_gone() {
+    let mut cluster = Cluster::new();
+    cluster.deployment("train", 1);
+    cluster.policy("p", "train", |_| {});
+    let pod = reported(&mut cluster, "train-0");
+    let mut controller = Controller::start(&cluster, "c1");
+    ended(&cluster, &controller, &pod, &end(&cluster, 1, "Error", MESSAGE));
+    controller.rounds(&mut cluster, 3).await;
+    let series = "gpumem_workload_memory_recommended_bytes\
+                  {namespace=\"ml\",workload_kind=\"Deployment\",workload=\"train\",container=\"main\"}";
+    assert_eq!(value(&metrics(&cluster, &controller.ctx), series), None);
+    show(&controller.ctx).await.unwrap();
+    let recommended = status(&cluster).recommendation.unwrap().bytes;
+    assert_eq!(value(&metrics(&cluster, &controller.ctx), series), Some(recommended as f64));
+    cluster.world().remove("apps", "deployments", "ml", "train");
+    sweep(&controller.ctx, &cluster.now(), true).await.unwrap();
+    sweep(&controller.ctx, &cluster.now(), false).await.unwrap();
+    assert_eq!(value(&metrics(&cluster, &controller.ctx), series), None);
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ pub const ELEVATED: &str = "#D6A100";
 /// See [`LOW`].
 pub const HIGH: &str = "#FF780A";
 /// See [`LOW`].
-pub const CRITICAL: &str = "#C4162A";
+pub const CRITICAL: &str = "#E02F44";
 /// For what is neither good nor bad.
 pub const CALM: &str = "#5794F2";
 /// For what was, or what stands for a whole.
@@ -393,6 +393,15 @@ pub fn choice(name: &str, label: &str, values: &[&str]) -> Value {
     json!({
         "name": name, "label": label, "type": "custom", "query": values.join(","), "includeAll": false, "multi": false,
         "hide": 0, "skipUrlSync": false, "options": options, "current": {"text": values.first(), "value": values.first(), "selected": true},
+    })
+}
+
+/// A number that the user types.
+pub fn number(name: &str, label: &str, value: &str) -> Value {
+    let current = json!({"text": value, "value": value, "selected": true});
+    json!({
+        "name": name, "label": label, "type": "textbox", "query": value, "hide": 0, "skipUrlSync": false,
+        "options": [current], "current": current,
     })
 }
 

@@ -80,6 +80,9 @@ impl Exposition {
         if leads {
             self.containers(now, &mut text);
             self.metrics.truth.write(&mut text);
+            self.metrics.sizes.write(&mut text);
+        } else {
+            self.metrics.sizes.clear();
         }
         text
     }

@@ -1,5 +1,5 @@
-//! Looks through all profiles now and then: judges warnings whose time is over, and removes profiles whose workload has been
-//! gone for some days.
+//! Looks through all profiles now and then: judges warnings whose time is over, removes profiles whose workload has been gone
+//! for some days, and shows what they recommend as metrics.
 //!
 //! A workload is gone where the API says that there is none of its name, or one with another UID. What cannot be asked
 //! (a kind that is no longer served, a missing right) is not gone. A task of its own: a thousand reads would stall the acting loop.
@@ -18,11 +18,13 @@ use super::{Error, open_alarms, pass, update};
 use crate::api::policy::WorkloadRef;
 use crate::api::profile::{GpuMemoryProfile, GpuMemoryProfileStatus};
 use crate::controller::context::Context;
-use crate::controller::metrics::RiskLevel;
+use crate::controller::metrics::{RiskLevel, Size};
 use crate::controller::now::{Now, parse_rfc3339, rfc3339};
 
 /// Between two looks at the warnings.
 const BETWEEN: Duration = Duration::from_mins(10);
+/// Until the first look, which only shows: whoever has just begun has not seen the containers that warnings are about.
+const FIRST: Duration = Duration::from_mins(1);
 /// Owners are asked for at every so many looks.
 const OWNERS_EVERY: u32 = 6;
 /// Profiles read at a time.
@@ -45,16 +47,25 @@ pub struct Swept {
 pub async fn run(ctx: Arc<Context>, shutdown: impl Future<Output = ()>) {
     tokio::pin!(shutdown);
     let mut look = 0_u32;
+    let mut wait = FIRST;
     loop {
         tokio::select! {
             () = &mut shutdown => return,
-            () = tokio::time::sleep(BETWEEN) => {}
+            () = tokio::time::sleep(wait) => {}
         }
+        let is_first = wait == FIRST;
+        wait = BETWEEN;
         if !ctx.leadership.borrow().is_leader {
+            wait = FIRST;
             continue;
         }
-        look = look.wrapping_add(1);
-        match sweep(&ctx, &Now::read(), look.is_multiple_of(OWNERS_EVERY)).await {
+        let swept = if is_first {
+            show(&ctx).await
+        } else {
+            look = look.wrapping_add(1);
+            sweep(&ctx, &Now::read(), look.is_multiple_of(OWNERS_EVERY)).await
+        };
+        match swept {
             Ok(swept) if swept.judged + swept.removed > 0 => info!(?swept, "profiles swept"),
             Ok(_) => {}
             Err(error) => {
@@ -65,28 +76,56 @@ pub async fn run(ctx: Arc<Context>, shutdown: impl Future<Output = ()>) {
     }
 }
 
+/// Shows what all profiles recommend, and changes nothing.
+pub async fn show(ctx: &Context) -> Result<Swept, Error> {
+    let mut swept = Swept::default();
+    let mut sizes = Vec::new();
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let (profiles, next) = page(ctx, &params).await?;
+        swept.profiles += profiles.len();
+        sizes.extend(profiles.iter().filter_map(Size::of));
+        match next {
+            Some(token) => params = params.continue_token(&token),
+            None => break,
+        }
+    }
+    ctx.metrics.sizes(sizes);
+    Ok(swept)
+}
+
 /// Looks through all profiles once; with `owners` also for those whose workload is gone.
 pub async fn sweep(ctx: &Context, now: &Now, owners: bool) -> Result<Swept, Error> {
-    let all: Api<GpuMemoryProfile> = Api::all(ctx.read.clone());
     let mut params = ListParams::default().limit(PAGE);
     let mut swept = Swept::default();
+    let mut sizes = Vec::new();
     loop {
-        let page = all.list(&params).await.map_err(|source| Error::Read { name: "(all)".to_owned(), source })?;
-        for profile in page.items {
+        let (profiles, next) = page(ctx, &params).await?;
+        for profile in profiles {
             if !ctx.leadership.borrow().is_leader {
                 return Ok(swept);
             }
             swept.profiles += 1;
+            sizes.extend(Size::of(&profile));
             swept.judged += judge(ctx, &profile, now).await?;
             if owners {
                 swept.removed += usize::from(expire(ctx, &profile, now).await?);
             }
         }
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+        match next {
             Some(token) => params = params.continue_token(&token),
-            None => return Ok(swept),
+            None => break,
         }
     }
+    ctx.metrics.sizes(sizes);
+    Ok(swept)
+}
+
+/// Some profiles, and where the next begin.
+async fn page(ctx: &Context, params: &ListParams) -> Result<(Vec<GpuMemoryProfile>, Option<String>), Error> {
+    let all: Api<GpuMemoryProfile> = Api::all(ctx.read.clone());
+    let page = all.list(params).await.map_err(|source| Error::Read { name: "(all)".to_owned(), source })?;
+    Ok((page.items, page.metadata.continue_.filter(|token| !token.is_empty())))
 }
 
 /// Judges the warnings of a profile whose time is over.

@@ -152,11 +152,16 @@ func container(number int, target, where map[string]string) {
 		add(constant(level/4), "container:gpumem_oom_probability_ratio:max", append(recorded, pair("horizon", horizon))...)
 	}
 	add(constant(level), "gpumem_container_risk_level", leader, where, pod)
+	if number%50 == 0 {
+		add(constant(1), "gpumem_container_oom_events_total", leader, pod)
+	}
 	add(constant(level), "container:gpumem_risk_level:max", recorded...)
 	if number%4 == 0 {
 		add(constant(level), "workload:gpumem_risk_level:max", of)
 		add(bytes, "workload:gpumem_memory_used_bytes:sum", of)
 		add(bytes, "workload:gpumem_memory_peak_bytes:max1d", of)
+		add(constant(4*device), "workload:gpumem_memory_set_aside_bytes:sum", of)
+		add(constant(1.1*80*gib), "gpumem_workload_memory_recommended_bytes", leader, of, pair("container", "main"))
 		add(func(before int) float64 { return float64(before / 900 % 2) }, "workload:gpumem_oom_events:increase15m", of)
 		if grows {
 			for i, quantile := range []string{"0.1", "0.5", "0.9"} {

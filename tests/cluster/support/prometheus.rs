@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::monitor::{jobs, rendered};
+use super::monitor::{Kind, jobs, rendered};
 use super::receiver::Receiver;
 use super::until;
 use super::world::World;
@@ -26,23 +26,20 @@ pub struct Monitoring {
 }
 
 impl Monitoring {
-    /// Prometheus scrapes what the chart's PodMonitors select and evaluates the chart's rules, rendered with `values`, each
-    /// second; with a receiver, alerts go through the example configuration of Alertmanager to it.
-    pub async fn start(world: &World, name: &str, values: &[&str], receiver: Option<&Receiver>) -> Result<Self> {
+    /// Prometheus scrapes what the chart's monitors select and evaluates the chart's rules, rendered with `values`, each second;
+    /// with a receiver, alerts go through the example configuration of Alertmanager to it.
+    pub async fn start(
+        world: &World,
+        name: &str,
+        monitors: Kind,
+        values: &[&str],
+        receiver: Option<&Receiver>,
+    ) -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("gpumem-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let mut monitoring = Self { address: free_port()?, folder, processes: Vec::new() };
         let kubeconfig = std::env::var("KUBECONFIG").context("KUBECONFIG is set by tests/cluster/cluster run")?;
-        let pods = rendered(
-            world,
-            "templates/monitoring.yaml",
-            &[
-                "monitoring.podMonitor.enabled=true",
-                "monitoring.podMonitor.interval=1s",
-                "monitoring.podMonitor.scrapeTimeout=1s",
-            ],
-        )?;
-        let jobs = jobs(&pods, &kubeconfig)?;
+        let jobs = jobs(&monitors.rendered(world)?, &kubeconfig)?;
         ensure!(jobs.len() == 2, "agents and controllers, and no more: {jobs:#?}");
         let settings =
             [&["monitoring.prometheusRule.enabled=true", "monitoring.prometheusRule.interval=1s"], values].concat();
