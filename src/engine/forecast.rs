@@ -9,6 +9,8 @@ use crate::series::Series;
 
 pub mod calibration;
 mod device;
+#[cfg(test)]
+mod gaps;
 mod hazard;
 mod passage;
 mod past;
@@ -20,6 +22,7 @@ mod stairs;
 #[cfg(test)]
 mod tests;
 mod trend;
+mod watch;
 mod window;
 
 pub use hazard::Hazard;

@@ -29,7 +29,7 @@ impl Shape {
         if present + 3 < window.parts().len().max(8) || newest_missing || oldest_missing {
             return None;
         }
-        let points = || window.sampled().map(|(place, part)| (place as f64 * window.part, part.floor.max(explored)));
+        let points = || window.sampled().map(|(_, part)| (part.at, part.floor.max(explored)));
         let (slope, intercept, spread) = line(points());
         let squares: f64 = points().map(|(x, y)| (y - intercept - slope * x).powi(2)).sum();
         let residual = (squares / (present as f64 - 2.0).max(1.0)).sqrt();
@@ -39,17 +39,19 @@ impl Shape {
             slope_error: if spread > 0.0 { residual / spread.sqrt() } else { 0.0 },
             ..Self::default()
         };
-        let (mut pairs, mut rising, mut before) = (0.0, 0.0, None);
-        for (_, floor) in points() {
-            if let Some(before) = before {
-                let change: f64 = floor - before;
+        let (mut pairs, mut rising, mut before) = (0.0, 0.0, None::<(f64, f64)>);
+        for (at, floor) in points() {
+            if let Some((earlier, before)) = before {
+                // What rose while nobody watched rose over all that time: it counts as one part's share of it.
+                let share = (window.part / (at - earlier)).min(1.0);
+                let change: f64 = (floor - before) * share;
                 pairs += 1.0;
                 rising += f64::from(u8::from(change > 0.0));
                 shape.rises += change.max(0.0);
                 shape.falls += (-change).max(0.0);
                 shape.largest = shape.largest.max(change);
             }
-            before = Some(floor);
+            before = Some((at, floor));
         }
         shape.rising = rising / f64::max(pairs, 1.0);
         let half = |from: usize, to: usize| {
@@ -57,7 +59,7 @@ impl Shape {
                 window
                     .sampled()
                     .filter(|(place, _)| (from..=to).contains(place))
-                    .map(|(place, part)| (place as f64 * window.part, part.floor.max(explored))),
+                    .map(|(_, part)| (part.at, part.floor.max(explored))),
             );
             slope * window.length() / 2.0
         };

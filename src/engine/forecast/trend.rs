@@ -38,6 +38,9 @@ pub(super) struct Trend {
     pub(super) stairs: Option<Stairs>,
 }
 
+/// How much of a bend a part can make that began late, for each part of its length by which it did.
+const BLUR: f64 = 0.35;
+
 /// The growth of a series as far as `horizon` cares; windows begin no earlier than `from` seconds on the node's time line.
 pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) -> Option<Trend> {
     let mut near: Option<(Window, Shape)> = None;
@@ -73,11 +76,15 @@ pub(super) fn trend(series: &Series, signal: Signal, horizon: f64, from: f64) ->
     // A flat start followed by a line looks convex from afar; half as far it is a line. What speeds up does so in both.
     let gain = middle(series, signal, from, &far)
         .map_or(0.0, |(half, shape)| shape.gain(&half).min(2.5 * wide.gain(&far)).max(0.0));
+    // One part that began late moves the bend by three tenths of that: what samples that are missing may have done is no bend.
+    let bent = wide.second_half / first - 1.0;
+    let bend = bent - bent.clamp(-BLUR * far.blur / far.part, BLUR * far.blur / far.part);
+    let gain = if bent > 0.0 { gain * bend / bent } else { gain };
     Some(Trend {
         slope: close.slope + 0.5 * gain * near.length(),
         gain,
         error: close.slope_error / close.slope,
-        bend: (wide.second_half / first).clamp(0.02, 4.0),
+        bend: (1.0 + bend).clamp(0.02, 4.0),
         bend_error: (noise / first).clamp(0.02, 1.0),
         seen: far.length(),
         near: near.length(),

@@ -4,6 +4,7 @@
 //! without a model. Two envelopes are kept because a spike moves only the ceiling and a cache that is given back only the
 //! floor; lasting growth moves both.
 
+use super::watch::{First, Reach, Watch};
 use crate::series::{Block, Ring, SCALES, Series};
 
 /// Most parts a window is cut into.
@@ -32,7 +33,10 @@ pub(super) fn reading(block: &Block, signal: Signal) -> (u16, u32, u32) {
 /// One part of a window, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Part {
+    /// Zero where nobody can tell from when on it was watched: its floor then says nothing.
     pub(super) samples: u32,
+    /// From when on it was watched, in seconds since the window's start.
+    pub(super) at: f64,
     pub(super) floor: f64,
     pub(super) ceiling: f64,
 }
@@ -49,6 +53,8 @@ pub(super) struct Window {
     count: usize,
     /// Largest rise of the floor from one block to the next, in bytes.
     pub(super) jump: f64,
+    /// By how many seconds parts may have begun later than they say: samples are missing.
+    pub(super) blur: f64,
 }
 
 /// Which blocks make up a window.
@@ -88,8 +94,7 @@ pub(super) fn windows(
     longest: f64,
     from: f64,
 ) -> impl DoubleEndedIterator<Item = Window> + '_ {
-    spans(series, shortest, longest)
-        .filter_map(move |span| Window::cut(series.ring(span.scale)?, signal, span, from, false))
+    spans(series, shortest, longest).filter_map(move |span| Window::cut(series, signal, span, from, false))
 }
 
 /// Those that end above where they began: what does not needs no closer look, nor to be cut.
@@ -101,7 +106,7 @@ pub(super) fn risen(
     from: f64,
 ) -> impl Iterator<Item = Window> + '_ {
     spans(series, shortest, longest)
-        .filter_map(move |span| Window::cut(series.ring(span.scale)?, signal, span, from, true))
+        .filter_map(move |span| Window::cut(series, signal, span, from, true))
         .filter(Window::rose)
 }
 
@@ -113,10 +118,12 @@ fn floor_from(ring: &Ring, signal: Signal, from: u32, width: u32) -> Option<u32>
 
 impl Window {
     /// `risen` gives up early on what surely did not rise.
-    fn cut(ring: &Ring, signal: Signal, span: Span, from: f64, risen: bool) -> Option<Self> {
-        let Span { seconds, count, width, .. } = span;
+    fn cut(series: &Series, signal: Signal, span: Span, from: f64, risen: bool) -> Option<Self> {
+        let Span { scale, seconds, count, width } = span;
+        let ring = series.ring(scale)?;
         let end = ring.newest()?.index.checked_add(1)?;
-        let oldest = end.checked_sub(width * count as u32)?;
+        let watch = Watch { series, scale, seconds, interval: series.interval().max(0.001) };
+        let Reach { oldest, gap } = watch.reach(ring, end, width * count as u32)?;
         if f64::from(oldest) * f64::from(seconds) < from {
             return None;
         }
@@ -128,14 +135,28 @@ impl Window {
         }
         // In KiB and without a division per block: this loop is most of what an evaluation costs.
         let (mut counts, mut floors, mut ceilings) = ([0_u32; PARTS], [u32::MAX; PARTS], [0_u32; PARTS]);
+        let mut firsts = [(First::default(), 0_u32); PARTS];
         let (mut jump, mut before) = (0_u32, 0_u32);
         let (mut place, mut begins) = (count.checked_sub(1)?, end - width);
+        let (full, mut is_blurred) = (watch.full(), false);
+        let mut newer = end;
         for block in ring.iter().rev().take_while(|block| block.index >= oldest) {
+            let missing = newer - block.index - 1;
+            is_blurred |= (block.samples < full && newer != end) || (missing > 0 && full > 0);
+            newer = block.index;
             let (samples, floor, ceiling) = reading(block, signal);
+            let is_gap = missing >= gap;
+            if is_gap {
+                // Nobody watched: the window goes on where somebody did.
+                begins = begins.checked_sub(missing)?;
+                if let Some((first, _)) = firsts.get_mut(place) {
+                    first.after_gap = true;
+                }
+            }
             if samples == 0 {
                 continue;
             }
-            jump = jump.max(before.saturating_sub(floor));
+            jump = jump.max(before.saturating_sub(floor) / if is_gap { missing + 1 } else { 1 });
             before = floor;
             while block.index < begins {
                 place = place.checked_sub(1)?;
@@ -145,19 +166,26 @@ impl Window {
             let (low, high) = (floors.get_mut(place)?, ceilings.get_mut(place)?);
             *low = (*low).min(floor);
             *high = (*high).max(ceiling);
+            *firsts.get_mut(place)? = (First { block: block.index, samples: block.samples, after_gap: false }, begins);
         }
         let bytes = |kib: u32| f64::from(kib) * 1024.0;
+        let start = f64::from(oldest) * f64::from(seconds);
         let mut parts = [Part::default(); PARTS];
-        for (part, ((samples, floor), ceiling)) in parts.iter_mut().zip(counts.into_iter().zip(floors).zip(ceilings)) {
+        let read = counts.into_iter().zip(firsts).zip(floors.into_iter().zip(ceilings));
+        for (part, ((samples, (first, begins)), (floor, ceiling))) in parts.iter_mut().zip(read) {
             if samples > 0 {
-                *part = Part { samples, floor: bytes(floor), ceiling: bytes(ceiling) };
+                let at = watch.began(first, begins, end);
+                let samples = if at.is_some() { samples } else { 0 };
+                let at = at.unwrap_or_default() - start;
+                *part = Part { samples, at, floor: bytes(floor), ceiling: bytes(ceiling) };
             }
         }
-        let start = f64::from(oldest) * f64::from(seconds);
-        Some(Self { start, part: f64::from(seconds) * f64::from(width), parts, count, jump: bytes(jump) })
+        let part = f64::from(seconds) * f64::from(width);
+        let blur = if is_blurred { watch.interval } else { 0.0 };
+        Some(Self { start, part, parts, count, jump: bytes(jump), blur })
     }
 
-    /// Seconds from the oldest to the newest part's end.
+    /// Seconds watched, from the oldest to the newest part's end; gaps come on top.
     pub(super) fn length(&self) -> f64 {
         self.part * self.count as f64
     }

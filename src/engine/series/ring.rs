@@ -105,6 +105,11 @@ impl Ring {
         self.blocks.partition_point(|block| block.index < index)
     }
 
+    /// How many blocks there are from the stretch numbered `index` on.
+    pub fn since(&self, index: u32) -> usize {
+        self.blocks.len() - self.until(index)
+    }
+
     pub(super) fn footprint(&self) -> usize {
         self.blocks.capacity() * size_of::<Block>()
     }
