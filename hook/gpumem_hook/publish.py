@@ -10,6 +10,9 @@ import time
 
 from gpumem_hook import FORMAT, INTERVAL_SECONDS, MAX_DEVICES, VERSION, beacon_name, commands, frameworks, oom
 
+# The file is for people and sidecars. It is written anew after this long, and at once when something happened. The agent reads
+# the beacons, which show each look's figures.
+FILE_SECONDS = 5.0
 # How long the end of the program may wait for a look that is under way.
 LAST_LOOK_SECONDS = 1.0
 
@@ -27,6 +30,8 @@ class Publisher:
         self.failures = 0
         self.beat = 0
         self.spent = 0.0
+        self.told = None    # what the file said last, beside the figures
+        self.told_at = 0.0
         self.files = Files()
         self.beacons = Beacons()
         self.commands = commands.Commands(self, self.files.folder, os.path.dirname(os.path.dirname(__file__)))
@@ -68,11 +73,21 @@ class Publisher:
         self.beat += 1
         self.beacons.show(figures, self.beat)
         if figures or self.commands.done:
-            self.files.write("%d.json" % self.pid, {
-                "format": FORMAT, "version": VERSION, "pid": self.pid, "beat": self.beat, "failures": self.failures,
-                "thread_seconds": round(self.spent, 4), "capturing": self.commands.captures.open > 0,
-                "checkpoint": self.commands.checkpoint, "commands": dict(list(self.commands.done.items())[-8:]),
-                "devices": [device.as_dict() for device in figures]})
+            self._tell(figures)
+
+    def _tell(self, figures):
+        """Writes the file where it is due: the dearest part of a look, and its figures change with every step."""
+        happened = (self.failures, self.commands.captures.open > 0, self.commands.checkpoint, dict(self.commands.done),
+                    [(device.framework, device.index, device.ooms, device.retries) for device in figures])
+        now = time.monotonic()
+        if happened == self.told and now - self.told_at < FILE_SECONDS:
+            return
+        self.told, self.told_at = happened, now
+        self.files.write("%d.json" % self.pid, {
+            "format": FORMAT, "version": VERSION, "pid": self.pid, "beat": self.beat, "failures": self.failures,
+            "thread_seconds": round(self.spent, 4), "capturing": self.commands.captures.open > 0,
+            "checkpoint": self.commands.checkpoint, "commands": dict(list(self.commands.done.items())[-8:]),
+            "devices": [device.as_dict() for device in figures]})
 
     def read_all(self):
         """Figures of every framework that uses a GPU; one that fails is left out."""
@@ -136,8 +151,11 @@ class _Beacon:
         self.end.wait()
 
     def rename(self, name):
-        with open("/proc/self/task/%d/comm" % self.thread.native_id, "w") as comm:
-            comm.write(name)
+        comm = os.open("/proc/self/task/%d/comm" % self.thread.native_id, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(comm, name.encode("ascii"))
+        finally:
+            os.close(comm)
 
 
 def _deaf():
@@ -197,10 +215,11 @@ class Files:
         if self.folder is None:
             return None
         path = os.path.join(self.folder, name)
-        handle, temporary = tempfile.mkstemp(prefix=".", dir=self.folder)  # mode 0600
+        temporary = os.path.join(self.folder, ".%s.%d" % (name, os.getpid()))
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o600)
         try:
-            with os.fdopen(handle, "w") as out:
-                out.write(text)
+            with os.fdopen(handle, "wb") as out:
+                out.write(text.encode())
             os.replace(temporary, path)
         except OSError:
             os.unlink(temporary)

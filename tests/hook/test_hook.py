@@ -190,6 +190,26 @@ class ItTells(HookTest):
         self.assertEqual((device["allocated"], device["reserved"], device["peak"]), (3 * GIB, 4 * GIB, 3 * GIB))
         self.assertEqual((device["framework"], device["index"], device["ooms"]), ("torch", 0, 0))
 
+    def test_the_file_is_written_each_five_seconds_and_at_once_when_something_happened(self):
+        out = self.python("""
+            import torch
+            import gpumem_hook.publish as publish
+            torch.cuda.grow(1 << 30)
+            wait(lambda: os.path.exists(os.path.join(os.environ["GPUMEM_HOOK_DIR"], "%d.json" % os.getpid())))
+            first = told()["beat"]
+            rounds(5)
+            torch.cuda.grow(1 << 30)
+            rounds(5)
+            print(publish.FILE_SECONDS, told()["beat"] == first, hook().newest["torch"][0].allocated >> 30)
+            command("c1 trim")
+            wait(lambda: told()["beat"] > first, "a command is told at once")
+            print(told()["commands"]["c1"][:4], told()["devices"][0]["allocated"] >> 30)
+            second = told()["beat"]
+            publish.FILE_SECONDS = 0.05
+            wait(lambda: told()["beat"] > second, "the next one in its time")
+        """)
+        self.assertEqual(out.splitlines(), ["5.0 True 2", "done 2"])
+
     def test_the_threads_name_carries_the_figures_and_a_beat(self):
         out = self.python("""
             import torch
