@@ -8,6 +8,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 // Reading order.
 pub mod units;
 
+pub mod page;
+
 pub mod read;
 
 pub mod replay;
@@ -49,7 +51,7 @@ impl Shown {
         use std::io::Write as _;
         let _ = std::io::stdout().lock().write_all(self.text.as_bytes());
         for note in &self.notes {
-            let _ = writeln!(std::io::stderr(), "{program}: {note}");
+            let _ = write!(std::io::stderr(), "{}", page::complaint(program, note));
         }
         ExitCode::from(self.code)
     }
@@ -61,16 +63,28 @@ pub enum Format {
     /// For people.
     #[default]
     Table,
+    /// For people, with every line whole.
+    Wide,
     /// For programs.
     Json,
 }
+
+impl Format {
+    /// Columns of a page in this form, where the terminal has `terminal` of them.
+    pub fn width(self, terminal: Option<usize>) -> usize {
+        page::width(if self == Self::Wide { Some(usize::MAX) } else { terminal })
+    }
+}
+
+/// Heading in the help of flags on the form of the output.
+pub const OUTPUT: &str = "Output";
 
 /// Predicts GPU out-of-memory of running pods and acts before it happens.
 #[derive(Debug, Parser)]
 #[command(name = "gpumem", version)]
 pub struct Cli {
     /// Form of the log on stderr.
-    #[arg(long, global = true, value_enum, default_value = "text", env = "GPUMEM_LOG_FORMAT")]
+    #[arg(long, global = true, value_enum, default_value = "text", env = "GPUMEM_LOG_FORMAT", help_heading = OUTPUT)]
     pub log_format: crate::telemetry::LogFormat,
     /// What to be.
     #[command(subcommand)]
@@ -123,9 +137,9 @@ impl Cli {
                 Err(error) => fail(&error),
             },
             Command::Sim(command) => command.run(),
-            Command::Estimate(args) => finish(estimate::run(&args)),
+            Command::Estimate(args) => finish(estimate::run(&args, page::terminal())),
             Command::EnvMerge(args) => finish(env_merge::run(&args)),
-            Command::Replay(args) => finish(replay::run(&args)),
+            Command::Replay(args) => finish(replay::run(&args, page::terminal())),
             Command::Checkpoint(checkpoint::Action::Answer(args)) => match checkpoint(args) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => fail(&error),
@@ -169,7 +183,7 @@ fn finish<E: std::error::Error>(outcome: Result<Shown, E>) -> ExitCode {
     match outcome {
         Ok(shown) => shown.print("gpumem"),
         Err(error) => {
-            eprintln!("gpumem: {error}");
+            eprint!("{}", page::complaint("gpumem", &error.to_string()));
             ExitCode::from(BAD_INPUT)
         }
     }

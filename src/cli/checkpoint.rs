@@ -35,6 +35,9 @@ const MAX_TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(5);
 /// What a save command that was told to end may still take.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// A downward-API volume is there before the container starts, and kubelet replaces it in one step: a file that cannot be read
+/// for this long will not come.
+const WAIT: Duration = Duration::from_secs(30);
 /// What one write to the API may take.
 const WRITE: Duration = Duration::from_secs(10);
 
@@ -75,6 +78,66 @@ pub enum Error {
     /// Signals cannot be heard.
     #[error("listening for SIGTERM: {0}")]
     Signal(#[source] std::io::Error),
+    /// No request can be heard. To end is the loudest that a sidecar can be: the pod shows it, and is not Ready.
+    #[error(
+        "{} could not be read for {} s ({source}), so no request to save would be heard: mount a downwardAPI volume \
+         there with fieldRef metadata.annotations, or correct --annotations",
+        file.display(), WAIT.as_secs()
+    )]
+    Annotations {
+        /// Which file.
+        file: PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// Name of the kind, for machines.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Client(_) => "Client",
+            Self::Signal(_) => "Signal",
+            Self::Annotations { .. } => "Annotations",
+        }
+    }
+}
+
+/// How long the file could not be read. Pure: time is an argument.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Patience {
+    since: Option<Duration>,
+}
+
+/// What to make of a file that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patient {
+    /// It began now: say it once.
+    Begins,
+    /// It goes on.
+    Waits,
+    /// It lasted too long.
+    Ends,
+}
+
+impl Patience {
+    /// It was read.
+    pub fn read(&mut self) {
+        self.since = None;
+    }
+
+    /// It was not; `now` is of any monotonic clock.
+    pub fn unread(&mut self, now: Duration) -> Patient {
+        match self.since {
+            None => {
+                self.since = Some(now);
+                Patient::Begins
+            }
+            Some(since) if now.saturating_sub(since) >= WAIT => Patient::Ends,
+            Some(_) => Patient::Waits,
+        }
+    }
 }
 
 /// Why a request is not answered yet.
@@ -190,25 +253,31 @@ impl Answerer {
     }
 }
 
-/// Answers until SIGTERM.
+/// Answers until SIGTERM, or until it is clear that nothing can be heard.
 pub async fn run(args: Args) -> Result<(), Error> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut end = signal(SignalKind::terminate()).map_err(Error::Signal)?;
     let client = kube::Client::try_default().await.map_err(Error::Client)?;
+    let began = tokio::time::Instant::now();
     info!(pod = args.pod, file = %args.annotations.display(), "waiting for requests to save");
     let mut answerer = Answerer::default();
-    let mut unreadable = false;
+    let mut patience = Patience::default();
     loop {
         let noted = match read(&args.annotations) {
             Ok(text) => {
-                unreadable = false;
+                patience.read();
                 Noted::parse(&text)
             }
             Err(error) => {
-                if !unreadable {
-                    warn!(file = %args.annotations.display(), %error, "the annotations cannot be read; trying on");
+                match patience.unread(began.elapsed()) {
+                    Patient::Begins => {
+                        warn!(file = %args.annotations.display(), %error, "the annotations cannot be read; trying on");
+                    }
+                    Patient::Waits => {}
+                    Patient::Ends => {
+                        return Err(Error::Annotations { file: args.annotations.clone(), source: error });
+                    }
                 }
-                unreadable = true;
                 Noted::default()
             }
         };

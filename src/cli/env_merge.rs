@@ -19,7 +19,7 @@ pub struct Args {
     #[arg(short, long, required = true)]
     pub file: Vec<PathBuf>,
     /// Folder of the hook in the container: show what the hook adds too.
-    #[arg(long)]
+    #[arg(long, value_parser = folder)]
     pub hook: Option<String>,
     /// Share of the device that each process may take, more than 0 and at most 1.
     #[arg(long, value_parser = fraction)]
@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(long)]
     pub suspendable: bool,
     /// Form of the output.
-    #[arg(short, long, value_enum, default_value = "table")]
+    #[arg(short, long, value_enum, default_value = "table", help_heading = super::OUTPUT)]
     pub output: Format,
 }
 
@@ -57,6 +57,17 @@ pub enum Error {
 fn fraction(text: &str) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| "give a number".to_owned())?;
     if value > 0.0 && value <= 1.0 { Ok(value) } else { Err("give more than 0 and at most 1".to_owned()) }
+}
+
+/// It goes into `PYTHONPATH`, where a relative path would depend on the container's working directory, and a colon ends it.
+/// The same that the chart takes as hook.mountPath.
+fn folder(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._/-".contains(c);
+    if text.len() > 1 && text.starts_with('/') && text.chars().all(is_plain) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("give the folder's whole path in the container, like /opt/gpumem-hook, not `{text}`"))
+    }
 }
 
 fn torch(text: &str) -> Result<TorchVersion, String> {
@@ -92,7 +103,8 @@ pub fn run(args: &Args) -> Result<Shown, Error> {
     }
     let merged: Vec<_> = found.iter().map(|(place, container)| (place.as_str(), merge(container, &wanted))).collect();
     Ok(match args.output {
-        Format::Table => Shown { notes: warnings(&merged), ..Shown::fine(table(&merged)) },
+        // Lines hold values to copy: they are never broken.
+        Format::Table | Format::Wide => Shown { notes: warnings(&merged), ..Shown::fine(table(&merged)) },
         Format::Json => {
             let containers: Vec<_> = merged
                 .iter()

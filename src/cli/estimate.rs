@@ -13,7 +13,7 @@ use gpumem_engine::estimate::vision;
 use gpumem_engine::quantity::Bytes;
 use serde_json::{Value, json};
 
-use super::{Format, Shown, read, units};
+use super::{Format, Shown, page, read, units};
 
 mod manifest;
 
@@ -143,7 +143,7 @@ pub struct Args {
     #[arg(long)]
     pub strict: bool,
     /// Form of the output.
-    #[arg(short, long, value_enum, default_value = "table")]
+    #[arg(short, long, value_enum, default_value = "table", help_heading = super::OUTPUT)]
     pub output: Format,
 }
 
@@ -218,8 +218,9 @@ fn names(error: &gpumem_engine::estimate::Error) -> String {
     format!("\n{}", lines.join("\n"))
 }
 
-/// Runs the command.
-pub fn run(args: &Args) -> Result<Shown, Error> {
+/// Runs the command; lines are broken for a terminal of so many columns.
+pub fn run(args: &Args, terminal: Option<usize>) -> Result<Shown, Error> {
+    let table = |answer: &Answer| page::fit(&render::text(answer), args.output.width(terminal));
     let flags = options(args)?;
     let Some(file) = &args.filename else {
         if flags.model.is_none() && flags.config.is_none() {
@@ -227,7 +228,7 @@ pub fn run(args: &Args) -> Result<Shown, Error> {
         }
         let answer = answer(&flags)?;
         let text = match args.output {
-            Format::Table => render::text(&answer),
+            Format::Table | Format::Wide => table(&answer),
             Format::Json => pretty(&render::json(&answer)),
         };
         return Ok(Shown { text, notes: Vec::new(), code: code(&answer, args.strict) });
@@ -250,13 +251,14 @@ pub fn run(args: &Args) -> Result<Shown, Error> {
         })?;
         shown.code = shown.code.max(code(&answer, args.strict));
         match args.output {
-            Format::Table => {
+            Format::Table | Format::Wide => {
                 let program = program.map(|program| format!(" ({program})")).unwrap_or_default();
                 let gap = if shown.text.is_empty() { "" } else { "\n" };
-                shown.text.extend([gap, &place, &program, "\n", &render::text(&answer)]);
+                shown.text.extend([gap, &place, &program, "\n", &table(&answer)]);
                 if !unread.is_empty() {
+                    let lines: String = unread.iter().map(|line| format!("  - {line}\n")).collect();
                     shown.text += "\nNot read from the manifest:\n";
-                    shown.text.extend(unread.iter().map(|line| format!("  - {line}\n")));
+                    shown.text += &page::fit(&lines, args.output.width(terminal));
                 }
             }
             Format::Json => objects.push(json!({

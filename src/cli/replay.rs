@@ -9,7 +9,7 @@ use gpumem_engine::quantity::Bytes;
 use gpumem_engine::replay::{self, Options, Row};
 use kube::ResourceExt;
 
-use super::{Format, Shown, read, units};
+use super::{Format, Shown, page, read, units};
 use crate::api::convert::{self, Rejection};
 use crate::api::crd;
 use crate::api::policy::{GpuMemoryPolicy, PodSelector, PolicyMode};
@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long)]
     pub summary: bool,
     /// Form of the output; json is one object a line.
-    #[arg(short, long, value_enum, default_value = "table")]
+    #[arg(short, long, value_enum, default_value = "table", help_heading = super::OUTPUT)]
     pub output: Format,
 }
 
@@ -110,8 +110,9 @@ pub enum Error {
     Horizon,
 }
 
-/// Runs the command.
-pub fn run(args: &Args) -> Result<Shown, Error> {
+/// Runs the command; lines are broken for a terminal of so many columns.
+pub fn run(args: &Args, terminal: Option<usize>) -> Result<Shown, Error> {
+    let width = args.output.width(terminal);
     let policy = args.policy.as_deref().map(policies).transpose()?.and_then(|found| found.into_iter().next());
     let (rows, mut options) = prepare(&args.file, args.capacity, policy.as_ref())?;
     let prediction = &mut options.prediction;
@@ -129,10 +130,14 @@ pub fn run(args: &Args) -> Result<Shown, Error> {
     let episodes = if args.summary { replay::episodes(&evaluations) } else { Vec::new() };
     let note = no_capacity(&rows, &options);
     let text = match (args.output, args.summary) {
-        (Format::Table, false) => replay::table(&evaluations),
+        // A line each, whatever the width: one looks for where it changes.
+        (Format::Table | Format::Wide, false) => {
+            let columns = if args.output == Format::Table { terminal.unwrap_or(page::PAGE) } else { usize::MAX };
+            page::clip(&replay::table(&evaluations), columns)
+        }
         // "No alarm" would be taken for "all is well".
-        (Format::Table, true) if note.is_some() => "nothing was judged\n".to_owned(),
-        (Format::Table, true) => replay::summary(&episodes),
+        (Format::Table | Format::Wide, true) if note.is_some() => "nothing was judged\n".to_owned(),
+        (Format::Table | Format::Wide, true) => page::fit(&replay::summary(&episodes), width),
         (Format::Json, false) => lines(&evaluations),
         (Format::Json, true) => lines(&episodes),
     };

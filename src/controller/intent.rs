@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use gpumem_engine::decision::Act;
 use gpumem_engine::pacing::Stamp;
-use gpumem_engine::quantity::Bytes;
+use gpumem_engine::quantity::{Bytes, counted};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
@@ -58,7 +58,7 @@ pub enum Error {
         id: String,
     },
     /// It holds as much as it may.
-    #[error("the ledger is full: {deeds} pods are still to recover")]
+    #[error("the ledger is full: {} still to recover", counted(*deeds, "pod is", "pods are"))]
     Full {
         /// Deeds in it.
         deeds: usize,

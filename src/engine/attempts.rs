@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::pacing::Stamp;
 use crate::peaks::{MARGIN, Peaks};
-use crate::quantity::Bytes;
+use crate::quantity::{Bytes, counted};
 
 /// So many OOMs at one peak are a loop: two may be chance, and the fourth need not be waited for.
 pub const LOOP: usize = 3;
@@ -75,9 +75,9 @@ pub fn recommend(container: &str, peaks: &Peaks, ooms: &[Oom]) -> Option<Size> {
         Some(wanted) if wanted >= seen => Some(Size {
             bytes: with_margin(wanted),
             basis: format!(
-                "ran out of memory {} times, wanting {wanted} at most; at least that and {percent} % more: how much more it \
+                "ran out of memory {}, wanting {wanted} at most; at least that and {percent} % more: how much more it \
                  would have wanted nobody knows",
-                own.count()
+                counted(own.count(), "time", "times")
             ),
         }),
         _ if seen > Bytes::ZERO => Some(Size {

@@ -8,6 +8,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+/// A count with its noun: `1 sample`, `3 samples`, `0 policies`. Whatever counts something for people goes through here.
+pub fn counted(count: impl TryInto<u64>, one: &str, many: &str) -> String {
+    // What does not fit is many.
+    let count = count.try_into().unwrap_or(u64::MAX);
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 /// An amount of memory in bytes. Arithmetic saturates: a sum of readings never wraps around.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -144,6 +151,16 @@ impl Add<Duration> for Moment {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_of_a_thing_is_no_plural() {
+        assert_eq!(
+            [0, 1, 2].map(|count: u32| counted(count, "sample", "samples")),
+            ["0 samples", "1 sample", "2 samples"]
+        );
+        assert_eq!(counted(1_usize, "policy", "policies"), "1 policy");
+        assert_eq!(counted(-1_i32, "replica", "replicas"), "18446744073709551615 replicas", "no count is negative");
+    }
 
     #[test]
     fn sizes_read_as_people_write_them() {

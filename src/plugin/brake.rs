@@ -7,7 +7,9 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::cluster::{Cluster, Error, argument};
+use super::table::Style;
 use crate::cli::Shown;
+use crate::cli::page::fit;
 
 /// Key of the pause in the ledger, as `controller::intent` reads it.
 const PAUSE: &str = "pause";
@@ -15,7 +17,7 @@ const PAUSE: &str = "pause";
 const MANAGER: &str = "kubectl-gpumem";
 
 /// Pauses with a reason, or ends the pause with `None`.
-pub async fn set(cluster: &Cluster, reason: Option<&str>) -> Result<Shown, Error> {
+pub async fn set(cluster: &Cluster, reason: Option<&str>, style: Style) -> Result<Shown, Error> {
     let operator = cluster.operator().await?;
     let namespace = operator.namespace;
     let name = operator.controllers.iter().find_map(|pod| argument(pod, "--ledger")).ok_or_else(|| {
@@ -49,11 +51,12 @@ pub async fn set(cluster: &Cluster, reason: Option<&str>) -> Result<Shown, Error
             patched.map_err(|error| Error::of(&what, right("patch"), error))?.name_any()
         }
     };
-    Ok(Shown::fine(match reason {
+    let said = match reason {
         Some(reason) => format!(
             "paused: no policy of this cluster acts until `kubectl gpumem resume` (ledger {namespace}/{text}, \
              reason: {reason})\nForecasts, statuses and alerts go on.\n"
         ),
         None => format!("resumed: policies act again as their modes allow (was paused: {})\n", before.trim()),
-    }))
+    };
+    Ok(Shown::fine(fit(&said, style.page())))
 }

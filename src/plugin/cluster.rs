@@ -3,7 +3,7 @@
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::ListParams;
+use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
 
@@ -71,7 +71,8 @@ impl Error {
             Self::Config(_) => "set KUBECONFIG or --kubeconfig, and look at `kubectl config get-contexts`".to_owned(),
             Self::Forbidden { right, .. } => format!("ask for the right to {right}"),
             Self::NotFound { what } if what.contains("gpumem.dev") => {
-                "the operator's CRDs are not installed in this cluster: install the chart, or look at your context"
+                "the operator's CRDs are not installed in this cluster, or not in the version of this plugin: install the chart, \
+                 or look at your context; `kubectl gpumem doctor` says more"
                     .to_owned()
             }
             Self::NotFound { .. } => "check its name and the namespace (-n)".to_owned(),
@@ -145,36 +146,48 @@ pub struct Operator {
 }
 
 impl Cluster {
-    /// Every object of a kind in the namespaces that are looked at.
-    pub async fn policies(&self) -> Result<Vec<GpuMemoryPolicy>, Error> {
-        let place = self.place();
-        let api = match &self.namespace {
-            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
-            None => Api::all(self.client.clone()),
-        };
-        list(api, ListParams::default()).await.map_err(|error| {
-            Error::of(
-                format!("gpumemorypolicies.gpumem.dev of {place}"),
-                format!("list gpumemorypolicies.gpumem.dev in {place}"),
-                error,
-            )
-        })
+    /// The policies of the namespaces that are looked at. One that cannot be read is left out, and `notes` says so.
+    pub async fn policies(&self, notes: &mut Vec<String>) -> Result<Vec<GpuMemoryPolicy>, Error> {
+        self.custom("gpumemorypolicies.gpumem.dev", notes).await
     }
 
-    /// The profiles of the namespaces that are looked at.
-    pub async fn profiles(&self) -> Result<Vec<GpuMemoryProfile>, Error> {
-        let place = self.place();
-        let api = match &self.namespace {
-            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
-            None => Api::all(self.client.clone()),
+    /// The profiles of the namespaces that are looked at, in the same way.
+    pub async fn profiles(&self, notes: &mut Vec<String>) -> Result<Vec<GpuMemoryProfile>, Error> {
+        self.custom("gpumemoryprofiles.gpumem.dev", notes).await
+    }
+
+    /// Objects are read one by one: a CRD of another version may hold some that this plugin does not understand.
+    async fn custom<K>(&self, kind: &str, notes: &mut Vec<String>) -> Result<Vec<K>, Error>
+    where
+        K: kube::Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let resource = ApiResource::erase::<K>(&());
+        let api: Api<DynamicObject> = match &self.namespace {
+            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
+            None => Api::all_with(self.client.clone(), &resource),
         };
-        list(api, ListParams::default()).await.map_err(|error| {
-            Error::of(
-                format!("gpumemoryprofiles.gpumem.dev of {place}"),
-                format!("list gpumemoryprofiles.gpumem.dev in {place}"),
-                error,
-            )
-        })
+        let place = self.place();
+        let listed = list(api, ListParams::default()).await;
+        let listed = listed
+            .map_err(|error| Error::of(format!("{kind} of {place}"), format!("list {kind} in {place}"), error))?;
+        let mut found = Vec::new();
+        for object in listed {
+            let name = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
+            match object.try_parse::<K>() {
+                Ok(object) => found.push(object),
+                Err(error) => {
+                    let note = format!(
+                        "{kind} {name} is left out, it is not understood ({}): CRD and plugin differ in version; \
+                         `kubectl gpumem doctor` says more",
+                        chain(&error)
+                    );
+                    if !notes.contains(&note) {
+                        notes.push(note);
+                    }
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// The namespaces that are looked at, in words.

@@ -9,14 +9,16 @@ use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 use serde::Serialize;
 
+use gpumem_engine::quantity::counted;
+
 use super::cluster::{Cluster, Error, Operator, argument, is_ready};
+use super::seen::SILENT;
 use super::table::{Output, Style, colored, csv, document, envelope};
-use super::text::{time, wrap};
+use super::text::{few, time};
 use crate::api::view::{Level, NodeList};
+use crate::cli::page::wrap;
 use crate::cli::{FINE, NO, Shown};
 
-/// A report older than this is missing: pulls come every five seconds.
-const SILENT: f64 = 30.0;
 /// A lease that was not renewed for this long has no holder.
 const LEASE_ENDS: i64 = 15;
 
@@ -93,7 +95,7 @@ pub async fn run(cluster: &Cluster, now: Timestamp, output: Output, style: Style
     let worst = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
     let items: Vec<_> = checks.iter().filter_map(|check| serde_json::to_value(check).ok()).collect();
     let text = match output {
-        Output::Table | Output::Wide => checks.iter().map(|check| line(check, style)).collect(),
+        Output::Table | Output::Wide => checks.iter().map(|check| line(check, style.of(output))).collect(),
         Output::Csv => csv(&["check", "verdict", "found", "fix"], &items),
         Output::Json | Output::Yaml => document(&envelope("Diagnosis", &items, &[]), output),
     };
@@ -107,9 +109,10 @@ fn line(check: &Check, style: Style) -> String {
         Verdict::Warning => ("look  ", Level::Elevated),
         Verdict::Failed => ("FAILED", Level::Critical),
     };
-    let mut text = format!("{}  {:<12}{}\n", colored(mark, level, style), check.check, wrap(&check.found, 110, 20));
+    let mut text =
+        format!("{}  {:<12}{}\n", colored(mark, level, style), check.check, wrap(&check.found, style.page(), 20));
     if !check.fix.is_empty() {
-        text.extend([" ".repeat(20), "fix: ".to_owned(), wrap(&check.fix, 110, 25), "\n".to_owned()]);
+        text.extend([" ".repeat(20), "fix: ".to_owned(), wrap(&check.fix, style.page(), 25), "\n".to_owned()]);
     }
     text
 }
@@ -123,7 +126,11 @@ async fn definitions(cluster: &Cluster) -> Vec<Check> {
             Ok(found) => definition(&name, &found, &wanted),
             Err(error) => {
                 let error = Error::of(&name, format!("get customresourcedefinition {name}"), error);
-                not_seen("crd", &error)
+                let mut seen = not_seen("crd", &error);
+                if matches!(error, Error::NotFound { .. }) {
+                    "install the chart, or look at your context".clone_into(&mut seen.fix);
+                }
+                seen
             }
         });
     }
@@ -206,7 +213,10 @@ async fn rights(cluster: &Cluster, operator: Option<&Operator>) -> Vec<Check> {
 fn controllers(operator: &Operator) -> Check {
     let Operator { namespace, controllers, .. } = operator;
     let ready = controllers.iter().filter(|pod| is_ready(pod)).count();
-    let found = format!("{ready} of {} controllers Ready in namespace {namespace}", controllers.len());
+    let found = format!(
+        "{ready} of {} Ready in namespace {namespace}",
+        counted(controllers.len(), "controller", "controllers")
+    );
     match ready {
         0 => check(
             "controllers",
@@ -278,7 +288,7 @@ fn agents(agents: &[Pod]) -> Check {
     let node =
         |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_else(|| "no node".into());
     let down: Vec<String> = agents.iter().filter(|pod| !is_ready(pod)).map(node).collect();
-    let found = format!("{} of {} agents Ready", agents.len() - down.len(), agents.len());
+    let found = format!("{} of {} Ready", agents.len() - down.len(), counted(agents.len(), "agent", "agents"));
     if agents.is_empty() {
         return check(
             "agents",
@@ -311,7 +321,7 @@ fn reports(nodes: &NodeList, agents: &[Pod]) -> Check {
         .filter_map(|pod| pod.spec.as_ref()?.node_name.clone())
         .collect();
     if silent.is_empty() && never.is_empty() {
-        return check("reports", Verdict::Ok, format!("{} nodes report", nodes.nodes.len()), "");
+        return check("reports", Verdict::Ok, counted(nodes.nodes.len(), "node reports", "nodes report"), "");
     }
     let mut found = Vec::new();
     if !silent.is_empty() {
@@ -345,14 +355,22 @@ fn nvml(nodes: &NodeList) -> Check {
         return check(
             "nvml",
             Verdict::Failed,
-            format!("memory of {blind} of {} devices cannot be split by container", devices.len()),
+            format!(
+                "memory of {blind} of {} cannot be split by container",
+                counted(devices.len(), "device", "devices")
+            ),
             "kubectl gpumem top gpus -o wide; mostly the agent lacks hostPID",
         );
     }
     let simulated = nodes.nodes.iter().filter(|node| node.simulated).count();
-    let note = if simulated > 0 { format!("; {simulated} nodes have a SIMULATED driver") } else { String::new() };
+    let note = if simulated > 0 {
+        format!("; {} a SIMULATED driver", counted(simulated, "node has", "nodes have"))
+    } else {
+        String::new()
+    };
     let verdict = if devices.is_empty() { Verdict::Warning } else { Verdict::Ok };
-    check("nvml", verdict, format!("{} devices on {} nodes{note}", devices.len(), nodes.nodes.len()), "")
+    let (devices, nodes) = (counted(devices.len(), "device", "devices"), counted(nodes.nodes.len(), "node", "nodes"));
+    check("nvml", verdict, format!("{devices} on {nodes}{note}"), "")
 }
 
 fn versions(operator: &Operator, nodes: &NodeList) -> Check {
@@ -368,9 +386,4 @@ fn versions(operator: &Operator, nodes: &NodeList) -> Check {
         let fix = format!("finish the rollout in namespace {}, or update the plugin", operator.namespace);
         check("versions", Verdict::Warning, found, fix)
     }
-}
-
-fn few(names: &[String]) -> String {
-    let shown = names.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
-    if names.len() > 3 { format!("{shown} and {} more", names.len() - 3) } else { shown }
 }

@@ -4,21 +4,21 @@
 use std::fmt::Write as _;
 
 use gpumem_engine::policy::Rung;
+use gpumem_engine::quantity::counted;
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, Error};
 use super::seen::{self, Seen};
 use super::table::{Output, Style, colored, document};
-use super::text::{UNKNOWN, bar, bytes, percent, rate, sparkline, time, wrap};
+use super::text::{UNKNOWN, bar, bytes, percent, rate, sparkline, thinned, time};
 use crate::api::policy::{ActionType, GpuMemoryPolicy, PolicyMode};
 use crate::api::profile::GpuMemoryProfile;
 use crate::api::view::{ContainerView, Level, NOT_STARTED};
 use crate::cli::Shown;
+use crate::cli::page::wrap;
 
 mod remedy;
 
-/// Width of a page.
-const WIDTH: usize = 110;
 /// Where the text of a line begins.
 const INDENT: usize = 14;
 
@@ -52,14 +52,10 @@ pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -
         view.pod == name && args.container.as_ref().is_none_or(|container| *container == view.container)
     });
     let mut not_seen = std::mem::take(&mut seen.not_seen);
-    let policies = cluster.policies().await.unwrap_or_else(|error| {
-        not_seen.push(error.line());
-        Vec::new()
-    });
-    let profiles = cluster.profiles().await.unwrap_or_else(|error| {
-        not_seen.push(error.line());
-        Vec::new()
-    });
+    let policies = cluster.policies(&mut not_seen).await;
+    let policies = policies.unwrap_or_else(|error| without(&mut not_seen, &error));
+    let profiles = cluster.profiles(&mut not_seen).await;
+    let profiles = profiles.unwrap_or_else(|error| without(&mut not_seen, &error));
     if seen.containers.is_empty() {
         // Whether it will fit is known before it starts.
         seen.containers.extend(std::mem::take(&mut seen.waiting).into_iter().filter(|view| view.pod == name));
@@ -78,8 +74,17 @@ pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -
         let items: Vec<Value> = pages.iter().map(Page::json).collect();
         return Ok(Shown::fine(document(&super::table::envelope("Explanation", &items, &not_seen), output)));
     }
-    let texts: Vec<String> = pages.iter().map(|page| page.text(style)).collect();
+    let texts: Vec<String> = pages.iter().map(|page| page.text(style.of(output))).collect();
     Ok(Shown { text: texts.join("\n"), notes: not_seen, code: crate::cli::FINE })
+}
+
+/// Nothing of a kind, and a note why; the same thing is not said twice.
+fn without<K>(not_seen: &mut Vec<String>, error: &Error) -> Vec<K> {
+    let line = error.line();
+    if !not_seen.contains(&line) {
+        not_seen.push(line);
+    }
+    Vec::new()
 }
 
 fn missing(name: &str, namespace: &str, args: &Args, seen: &Seen) -> String {
@@ -129,50 +134,51 @@ impl Page<'_> {
         out
     }
 
-    fn write(&self, out: &mut String, style: Style) -> std::fmt::Result {
+    fn write(&self, text: &mut String, style: Style) -> std::fmt::Result {
         let view = self.view;
+        let out = &mut Lines { text, style, width: style.page() };
         let level = colored(&view.level.name().to_uppercase(), view.level, style);
         // A pod that waits may not say which of its containers the job runs in.
         let container =
             if view.container.is_empty() { String::new() } else { format!(", container {}", view.container) };
-        writeln!(out, "Pod {}/{}{container}: {level}{}", view.namespace, view.pod, headline(view))?;
-        writeln!(out)?;
-        line(out, "why", &view.reason)?;
+        out.plain(&format!("Pod {}/{}{container}", view.namespace, view.pod))?;
+        out.plain(&format!("{level}: {}", headline(view)))?;
+        out.gap()?;
+        out.line("why", &view.reason)?;
         if let Some(unknown) = &view.unknown {
             let waits = if unknown == NOT_STARTED { " (it holds no GPU memory yet)" } else { "" };
-            line(out, "unknown", &format!("no forecast: {unknown}{waits}"))?;
+            out.line("unknown", &format!("no forecast: {unknown}{waits}"))?;
         }
         if !view.class.is_empty() {
-            line(out, "class", &format!("{} ({})", view.class, meaning(&view.class)))?;
+            out.line("class", &format!("{} ({})", view.class, meaning(&view.class)))?;
         }
         memory(out, view)?;
         if view.growth_bytes_per_second.is_some() {
-            line(out, "growth", &rate(view.growth_bytes_per_second))?;
+            out.line("growth", &rate(view.growth_bytes_per_second))?;
         }
         if !view.probability_by_horizon.is_empty() {
             let horizons = view.probability_by_horizon.iter();
             let texts: Vec<String> = horizons
                 .map(|(seconds, share)| format!("{} within {}", percent(Some(*share)), time(f64::from(*seconds))))
                 .collect();
-            line(out, "P(OOM)", &texts.join(", "))?;
+            out.line("P(OOM)", &texts.join(", "))?;
         }
         if let Some(age) = view.sample_age_seconds {
-            line(out, "sample", &format!("{} old, node {}", time(age), view.node))?;
+            out.line("sample", &format!("{} old, node {}", time(age), view.node))?;
         }
         if let Some(declared) = &view.declared {
-            line(out, "declared", &remedy::declared(declared))?;
+            out.line("declared", &remedy::declared(declared))?;
         }
-        writeln!(out)?;
+        out.gap()?;
         self.policy_text(out)?;
         self.profile_text(out)?;
         let profile = self.profile.and_then(|profile| profile.status.as_ref());
-        remedy::lines(view, profile).iter().try_for_each(|advice| line(out, "do", advice))
+        remedy::lines(view, profile).iter().try_for_each(|advice| out.line("do", advice))
     }
 
-    fn policy_text(&self, out: &mut String) -> std::fmt::Result {
+    fn policy_text(&self, out: &mut Lines<'_>) -> std::fmt::Result {
         let Some(policy) = self.policy else {
-            return line(
-                out,
+            return out.line(
                 "policy",
                 "none is known to govern it: levels are those of a policy with every default, and nothing is done",
             );
@@ -180,8 +186,7 @@ impl Page<'_> {
         let spec = &policy.spec;
         let name = policy.metadata.name.as_deref().unwrap_or_default();
         let (act, clear) = (spec.prediction.act, spec.prediction.clear);
-        line(
-            out,
+        out.line(
             "policy",
             &format!(
                 "{name}, mode {:?}: risk is High at {} % within {} held for {}, over at {} % held for {}",
@@ -193,14 +198,14 @@ impl Page<'_> {
                 time(f64::from(clear.for_seconds))
             ),
         )?;
-        line(out, "would do", &would(policy, self.view.level))?;
+        out.line("would do", &would(policy, self.view.level))?;
         let conditions = policy.status.iter().flat_map(|status| &status.conditions);
         let mut stops = Vec::new();
         for condition in conditions {
             // AtRisk is the good news when False; the others are when True.
             let is_fine = (condition.type_ == "AtRisk") != (condition.status == "True");
             if condition.type_ == "AtRisk" {
-                line(out, "at risk", &format!("{}: {}", condition.status, condition.message))?;
+                out.line("at risk", &format!("{}: {}", condition.status, condition.message))?;
             } else if !is_fine {
                 stops.push(format!(
                     "{} is {} ({}): {}",
@@ -210,17 +215,16 @@ impl Page<'_> {
         }
         if stops.is_empty() {
             let known = policy.status.as_ref().is_some_and(|status| !status.conditions.is_empty());
-            line(out, "stopped by", if known { "nothing" } else { "not known: the policy has no status yet" })?;
+            out.line("stopped by", if known { "nothing" } else { "not known: the policy has no status yet" })?;
         }
         for stop in &stops {
-            line(out, "stopped by", stop)?;
+            out.line("stopped by", stop)?;
         }
         let last =
             policy.status.iter().flat_map(|status| &status.recent_actions).find(|action| action.pod == self.view.pod);
         if let Some(last) = last {
             let dry = if last.dry_run { ", dry run" } else { "" };
-            line(
-                out,
+            out.line(
                 "last action",
                 &format!("{:?} at {}: {}{dry}; {}", last.action, last.time, last.outcome, last.message),
             )?;
@@ -228,7 +232,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    fn profile_text(&self, out: &mut String) -> std::fmt::Result {
+    fn profile_text(&self, out: &mut Lines<'_>) -> std::fmt::Result {
         let Some((profile, status)) = self.profile.and_then(|profile| Some((profile, profile.status.as_ref()?))) else {
             return Ok(());
         };
@@ -236,15 +240,16 @@ impl Page<'_> {
         let peak = bytes(status.peak_bytes.and_then(|peak| u64::try_from(peak).ok()));
         let next =
             status.next_allowed_time.as_ref().map_or(String::new(), |time| format!(", next action not before {time}"));
-        line(
-            out,
+        out.line(
             "remembered",
             &format!(
-                "{} {}: peak {peak}, {} disrupting actions within 24 h{next}",
-                workload.kind, workload.name, status.attempts
+                "{} {}: peak {peak}, {} within 24 h{next}",
+                workload.kind,
+                workload.name,
+                counted(status.attempts, "disrupting action", "disrupting actions")
             ),
         )?;
-        remedy::learned(status).iter().try_for_each(|(name, text)| line(out, name, text))
+        remedy::learned(status).iter().try_for_each(|(name, text)| out.line(name, text))
     }
 
     fn json(&self) -> Value {
@@ -271,26 +276,25 @@ fn headline(view: &ContainerView) -> String {
                 (Some(early), Some(late)) => format!(" (80 % between {} and {})", time(early), time(late)),
                 _ => String::new(),
             };
-            format!(", out of memory in about {}{between}", time(quantiles.q50))
+            format!("out of memory in about {}{between}", time(quantiles.q50))
         }
         (None, Level::Elevated | Level::High | Level::Critical) => {
-            ", out of memory expected, at no time that could be named".to_owned()
+            "out of memory expected, at no time that could be named".to_owned()
         }
-        (_, Level::Low) => ", no out-of-memory expected".to_owned(),
-        (_, Level::Unknown) => ", no forecast".to_owned(),
+        (_, Level::Low) => "no out-of-memory expected".to_owned(),
+        (_, Level::Unknown) => "no forecast".to_owned(),
     }
 }
 
-fn memory(out: &mut String, view: &ContainerView) -> std::fmt::Result {
+fn memory(out: &mut Lines<'_>, view: &ContainerView) -> std::fmt::Result {
     let Some(used) = view.used_bytes else {
         if view.unknown.as_deref() == Some(NOT_STARTED) {
             let most = bytes(view.capacity_bytes);
-            return line(out, "memory", &format!("none yet; at most {most}, on GPU {} ({})", view.gpu, view.model));
+            return out.line("memory", &format!("none yet; at most {most}, on GPU {} ({})", view.gpu, view.model));
         }
-        return line(out, "memory", &format!("not seen; peak {}", bytes(view.peak_bytes)));
+        return out.line("memory", &format!("not seen; peak {}", bytes(view.peak_bytes)));
     };
-    line(
-        out,
+    out.line(
         "memory",
         &format!(
             "{} of {} on GPU {} ({}), peak {}; all on that GPU {}",
@@ -303,14 +307,18 @@ fn memory(out: &mut String, view: &ContainerView) -> std::fmt::Result {
         ),
     )?;
     if let Some(capacity) = view.capacity_bytes {
-        let drawn = bar(used, view.device_used_bytes.unwrap_or(used), capacity, 60);
-        line(out, "", &format!("{drawn} █ its own ▒ others ░ free"))?;
+        let legend = "█ its own ▒ others ░ free";
+        let cells = out.room().saturating_sub(1 + legend.chars().count()).min(60);
+        let drawn = bar(used, view.device_used_bytes.unwrap_or(used), capacity, cells.max(10));
+        out.line("", &format!("{drawn} {legend}"))?;
     }
     if let (Some(first), Some(last)) = (view.series.first(), view.series.last()) {
         let values: Vec<u64> = view.series.iter().map(|point| point.used_bytes).collect();
         let (low, high) = (values.iter().min().copied(), values.iter().max().copied());
         let span = time(first.age_seconds - last.age_seconds);
-        line(out, "history", &format!("{} {span}, {} to {}", sparkline(&values), bytes(low), bytes(high)))?;
+        let range = format!("{span}, {} to {}", bytes(low), bytes(high));
+        let cells = out.room().saturating_sub(1 + range.chars().count());
+        out.line("history", &format!("{} {range}", sparkline(&thinned(&values, cells.max(10)))))?;
     }
     Ok(())
 }
@@ -354,8 +362,30 @@ fn meaning(class: &str) -> &'static str {
     }
 }
 
-fn line(out: &mut String, name: &str, text: &str) -> std::fmt::Result {
-    let width = INDENT - 2;
-    // Bars and sparklines have no blanks to break at, texts do.
-    writeln!(out, "  {name:<width$}{}", wrap(text, WIDTH, INDENT))
+/// Lines of a page: a name, and a text that hangs beside it.
+struct Lines<'a> {
+    text: &'a mut String,
+    style: Style,
+    width: usize,
+}
+
+impl Lines<'_> {
+    fn line(&mut self, name: &str, text: &str) -> std::fmt::Result {
+        // Pale, so that the eye finds the texts; the colour of what is unknown is the pale one.
+        let name = colored(&format!("{name:<12}"), Level::Unknown, self.style);
+        writeln!(self.text, "  {name}{}", wrap(text, self.width, INDENT))
+    }
+
+    fn plain(&mut self, text: &str) -> std::fmt::Result {
+        writeln!(self.text, "{}", wrap(text, self.width, 0))
+    }
+
+    fn gap(&mut self) -> std::fmt::Result {
+        writeln!(self.text)
+    }
+
+    /// Characters that a text beside a name may take.
+    fn room(&self) -> usize {
+        self.width.min(crate::cli::page::WIDEST).saturating_sub(INDENT)
+    }
 }

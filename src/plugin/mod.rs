@@ -27,6 +27,8 @@ pub mod explain;
 
 pub mod doctor;
 
+pub mod play;
+
 pub mod policy;
 
 pub mod prometheus;
@@ -42,32 +44,36 @@ mod connect;
 use cluster::{Cluster, Error};
 use table::{Output, Style};
 
-use crate::cli::{BAD_INPUT, FAILED, Shown};
+use crate::cli::page;
+use crate::cli::{BAD_INPUT, FAILED, OUTPUT, Shown};
 
 /// Between two looks of `--watch`: samples come once a second, pulls every five.
 const WATCH: Duration = Duration::from_secs(2);
+
+/// Heading in the help of flags that every command has: where the cluster is.
+const CONNECTION: &str = "Connection";
 
 /// GPU memory of pods: who uses it, who will run out of it, and what is done about it.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-gpumem", bin_name = "kubectl gpumem", version)]
 pub struct Cli {
     /// Namespace to look into [default: the context's].
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = CONNECTION)]
     pub namespace: Option<String>,
     /// Look into all namespaces.
-    #[arg(short = 'A', long, global = true, conflicts_with = "namespace")]
+    #[arg(short = 'A', long, global = true, conflicts_with = "namespace", help_heading = CONNECTION)]
     pub all_namespaces: bool,
     /// Namespace of the operator [default: found by its labels].
-    #[arg(long, global = true, env = "GPUMEM_OPERATOR_NAMESPACE")]
+    #[arg(long, global = true, env = "GPUMEM_OPERATOR_NAMESPACE", help_heading = CONNECTION)]
     pub operator_namespace: Option<String>,
     /// Context of the kubeconfig.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = CONNECTION)]
     pub context: Option<String>,
     /// The kubeconfig.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = CONNECTION)]
     pub kubeconfig: Option<std::path::PathBuf>,
     /// Colour: auto is on a terminal, unless NO_COLOR is set.
-    #[arg(long, global = true, value_enum, default_value = "auto")]
+    #[arg(long, global = true, value_enum, default_value = "auto", help_heading = OUTPUT)]
     pub color: When,
     /// What to do.
     #[command(subcommand)]
@@ -90,7 +96,7 @@ pub enum When {
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Printing {
     /// Form of the output.
-    #[arg(short, long, value_enum, default_value = "table")]
+    #[arg(short, long, value_enum, default_value = "table", help_heading = OUTPUT)]
     pub output: Output,
 }
 
@@ -177,8 +183,8 @@ impl Cli {
     pub fn main(self) -> ExitCode {
         let style = self.style();
         match &self.command {
-            Command::Estimate(args) => given(crate::cli::estimate::run(args)),
-            Command::Replay(args) => given(crate::cli::replay::run(args)),
+            Command::Estimate(args) => given(crate::cli::estimate::run(args, style.width)),
+            Command::Replay(args) => given(crate::cli::replay::run(args, style.width)),
             Command::Policy(PolicyCommand::Test { args, printing }) => {
                 given(policy::test(args, printing.output, style))
             }
@@ -187,7 +193,7 @@ impl Cli {
                 match simulate::run(args, now, printing.output, style) {
                     // No fault of what was given: a script may try again.
                     Err(error @ crate::cli::replay::Error::Fetch { .. }) => {
-                        eprintln!("gpumem: {error}");
+                        complain(&error.to_string());
                         ExitCode::from(FAILED)
                     }
                     outcome => given(outcome),
@@ -207,7 +213,7 @@ impl Cli {
                 match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                     Ok(runtime) => runtime.block_on(self.with_cluster(style)),
                     Err(error) => {
-                        eprintln!("gpumem: the runtime did not start: {error}");
+                        complain(&format!("the runtime did not start: {error}"));
                         ExitCode::from(FAILED)
                     }
                 }
@@ -224,8 +230,7 @@ impl Cli {
                 std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
             }
         };
-        let width = std::io::stdout().is_terminal().then(ratatui::crossterm::terminal::size);
-        Style { color, width: width.and_then(Result::ok).map(|(width, _)| width.into()) }
+        Style { color, width: page::terminal() }
     }
 
     async fn with_cluster(&self, style: Style) -> ExitCode {
@@ -246,7 +251,7 @@ impl Cli {
             return match tui::run(&cluster, args.sort, style).await {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
-                    eprintln!("gpumem: {error}");
+                    complain(&error.to_string());
                     ExitCode::from(FAILED)
                 }
             };
@@ -280,8 +285,8 @@ pub async fn run(command: &Command, cluster: &Cluster, style: Style, now: jiff::
         Command::Top { args, printing } => top::run(cluster, args, printing.output, style).await,
         Command::Explain { args, printing } => explain::run(cluster, args, printing.output, style).await,
         Command::Doctor { printing } => doctor::run(cluster, now, printing.output, style).await,
-        Command::Pause { reason } => brake::set(cluster, Some(reason)).await,
-        Command::Resume => brake::set(cluster, None).await,
+        Command::Pause { reason } => brake::set(cluster, Some(reason), style).await,
+        Command::Resume => brake::set(cluster, None, style).await,
         Command::Version { .. } => version(cluster).await,
         // Need no cluster: `Cli::main` has run them.
         Command::Policy(_) | Command::Estimate(_) | Command::Replay(_) | Command::Completion { .. } => {
@@ -315,7 +320,7 @@ async fn version(cluster: &Cluster) -> Result<Shown, Error> {
 }
 
 fn failed(error: &Error) -> ExitCode {
-    eprintln!("gpumem: {error}\n   fix: {}", error.fix());
+    complain(&format!("{error}\n   fix: {}", error.fix()));
     ExitCode::from(FAILED)
 }
 
@@ -324,8 +329,13 @@ fn given<E: std::error::Error>(outcome: Result<Shown, E>) -> ExitCode {
     match outcome {
         Ok(shown) => shown.print("gpumem"),
         Err(error) => {
-            eprintln!("gpumem: {error}");
+            complain(&error.to_string());
             ExitCode::from(BAD_INPUT)
         }
     }
+}
+
+/// On standard error, broken where that is a terminal.
+fn complain(text: &str) {
+    eprint!("{}", page::complaint("gpumem", text));
 }

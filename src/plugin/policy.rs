@@ -3,22 +3,18 @@
 //!
 //! The recording knows no budgets, owners or replacements: what only a cluster knows is not played, and the output says so.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use gpumem_engine::policy::{Mode, Policy, Rung};
-use gpumem_engine::quantity::Bytes;
-use gpumem_engine::replay::{self, Episode, Options, Row};
-use serde::Serialize;
+use gpumem_engine::policy::{Policy, Rung};
+use gpumem_engine::quantity::{Bytes, counted};
 use serde_json::json;
 
 use super::ladder;
+use super::play::{Alarm, Data, Played, play};
 use super::table::{Cell, Output, Style, csv, document, envelope, table};
-use super::text::{percent, time, wrap};
+use super::text::{percent, time};
+use crate::cli::page::{fit, wrap};
 use crate::cli::{Shown, units};
-
-/// A device this full is out of memory for a job that grows: the next step or a fragment does the rest.
-const FULL: f64 = 0.97;
 
 /// Test a policy on recorded data.
 #[derive(Clone, Debug, clap::Args)]
@@ -34,55 +30,23 @@ pub struct TestArgs {
     pub capacity: Option<Bytes>,
 }
 
-/// One alarm and what would have followed.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Alarm {
-    pub raised_s: f64,
-    pub cleared_s: Option<f64>,
-    pub container: String,
-    pub gpu: String,
-    /// What the policy would have done.
-    pub would: String,
-    #[serde(skip)]
-    pub did: Did,
-    /// Highest share of the capacity that all containers of the device reached from the alarm until a horizon and a half later.
-    pub highest_afterwards: Option<f64>,
-    /// Seconds from the alarm until the device was full; absent where it never was.
-    pub full_after_s: Option<f64>,
-    pub reason: String,
-}
-
-/// What an alarm would have come to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Did {
-    /// People are told, or nothing is done.
-    Tell,
-    /// A rung that acts is taken.
-    Act,
-    /// Restraint holds it back.
-    Held,
-}
-
 /// Runs the command.
 pub fn test(args: &TestArgs, output: Output, style: Style) -> Result<Shown, crate::cli::replay::Error> {
+    let style = style.of(output);
     let mut shown = Shown::default();
     let mut items = Vec::new();
     for policy in crate::cli::replay::policies(&args.filename)? {
         let (rows, options) = crate::cli::replay::prepare(&args.trace, args.capacity, Some(&policy))?;
-        let evaluations = replay::evaluate(&rows, &options);
-        let alarms = judge(&policy, &rows, &options, replay::episodes(&evaluations));
-        let missed = crossings(&rows, &options).into_iter().filter(|(gpu, at)| {
-            !alarms.iter().any(|alarm| alarm.gpu == *gpu && alarm.raised_s <= *at && alarm.full_after_s.is_some())
-        });
-        let missed = missed.count();
+        let played = play(&policy, Data { rows: &rows, options: &options, ooms: &[], is_named: false, pods: None });
         shown.notes.extend(crate::cli::replay::no_capacity(&rows, &options));
+        shown.notes.extend(played.note(&policy));
+        let Played { alarms, missed, .. } = played;
         let fulfilled = alarms.iter().filter(|alarm| alarm.full_after_s.is_some()).count();
         match output {
             Output::Table | Output::Wide => {
                 let gap = if shown.text.is_empty() { "" } else { "\n" };
                 shown.text += gap;
-                shown.text += &page(&policy, &alarms, fulfilled, missed, style);
+                shown.text += &page(&policy, &alarms, fulfilled, missed, output == Output::Wide, style);
             }
             Output::Json | Output::Yaml => items.push(json!({
                 "policy": policy.key.name, "namespace": policy.key.namespace, "mode": format!("{:?}", policy.mode),
@@ -103,117 +67,7 @@ pub fn test(args: &TestArgs, output: Output, style: Style) -> Result<Shown, crat
     Ok(shown)
 }
 
-pub(super) fn judge(policy: &Policy, rows: &[Row], options: &Options, episodes: Vec<Episode>) -> Vec<Alarm> {
-    let mut acts: Vec<(f64, String)> = Vec::new();
-    episodes
-        .into_iter()
-        .map(|episode| {
-            let until = episode.raised_s + 1.5 * policy.prediction.horizon.as_secs_f64();
-            let levels = levels(rows, options, &episode.gpu);
-            let after: Vec<&(f64, f64)> =
-                levels.iter().filter(|(t_s, _)| (episode.raised_s..=until).contains(t_s)).collect();
-            let highest = after.iter().map(|(_, share)| *share).reduce(f64::max);
-            let full = after.iter().find(|(_, share)| *share >= FULL).map(|(t_s, _)| t_s - episode.raised_s);
-            let (would, did) = would(policy, &episode, &mut acts);
-            let Episode { gpu, culprit, raised_s, cleared_s, reason } = episode;
-            Alarm {
-                raised_s,
-                cleared_s,
-                container: culprit,
-                gpu,
-                would,
-                did,
-                highest_afterwards: highest,
-                full_after_s: full,
-                reason,
-            }
-        })
-        .collect()
-}
-
-/// What the policy would have made of an alarm, given what it did before. Which of several rungs helps is known only in a
-/// cluster: they are all named.
-fn would(policy: &Policy, episode: &Episode, acts: &mut Vec<(f64, String)>) -> (String, Did) {
-    let rungs = ladder::allowed(&policy.actions);
-    let acting: Vec<Rung> = rungs.iter().copied().filter(|rung| *rung != Rung::Notify).collect();
-    let notify = if policy.actions.notify { "Notify" } else { "nothing" };
-    if policy.mode == Mode::Observe {
-        return (format!("{notify} (mode Observe)"), Did::Tell);
-    }
-    if acting.is_empty() {
-        return (notify.to_owned(), Did::Tell);
-    }
-    let dry = if policy.mode == Mode::DryRun { " (dry run)" } else { "" };
-    let (strong, mild): (Vec<Rung>, Vec<Rung>) = acting.iter().copied().partition(|rung| {
-        ladder::disrupts(*rung) || *rung == Rung::Checkpoint && acting.iter().any(|rung| ladder::disrupts(*rung))
-    });
-    if strong.is_empty() {
-        return (ladder::names(&mild) + dry, Did::Act);
-    }
-    let disruption = &policy.disruption;
-    let earlier: Vec<f64> = acts.iter().filter(|(_, who)| *who == episode.culprit).map(|(at, _)| *at).collect();
-    let within = |seconds: f64| acts.iter().filter(|(at, _)| episode.raised_s - at < seconds).count();
-    let doublings = u32::try_from(earlier.len()).unwrap_or(u32::MAX).saturating_sub(1).min(16);
-    let cooldown = (disruption.cooldown.as_secs_f64() * f64::from(1 << doublings)).min(6.0 * 3600.0);
-    let today = earlier.iter().filter(|at| episode.raised_s - **at < 86_400.0).count();
-    let held = if earlier.last().is_some_and(|last| episode.raised_s - last < cooldown) {
-        Some("cool-down")
-    } else if today >= disruption.max_attempts as usize {
-        Some("maxAttempts")
-    } else if within(3600.0) >= disruption.max_per_hour as usize {
-        Some("maxPerHour")
-    } else {
-        None
-    };
-    match held {
-        Some(why) if mild.is_empty() => (format!("{notify}, {} held by {why}", ladder::names(&strong)), Did::Held),
-        Some(why) => (format!("{}{dry}; {} held by {why}", ladder::names(&mild), ladder::names(&strong)), Did::Act),
-        None => {
-            // Where a milder rung stands before them it is not known whether one of these would have been taken.
-            if mild.is_empty() {
-                acts.push((episode.raised_s, episode.culprit.clone()));
-            }
-            (ladder::names(&acting) + dry, Did::Act)
-        }
-    }
-}
-
-/// Share of its capacity that a device holds, by time: the newest reading of each of its containers, added up.
-fn levels(rows: &[Row], options: &Options, gpu: &str) -> Vec<(f64, f64)> {
-    let (mut newest, mut capacity) = (std::collections::BTreeMap::new(), options.capacity);
-    let mut levels: Vec<(f64, f64)> = Vec::new();
-    for row in rows.iter().filter(|row| row.gpu == gpu) {
-        capacity = options.capacity.or(row.capacity).or(capacity);
-        newest.insert(row.container.as_str(), (row.t_s, row.used));
-        // Who has no rows any more is gone, as in the replay itself.
-        newest.retain(|_, (t_s, _)| row.t_s - *t_s <= 60.0);
-        if let Some(capacity) = capacity.filter(|capacity| *capacity > Bytes::ZERO) {
-            let used: Bytes = newest.values().map(|(_, used)| *used).sum();
-            levels.push((row.t_s, used.as_f64() / capacity.as_f64()));
-        }
-    }
-    levels
-}
-
-/// Moments at which a device became full.
-pub(super) fn crossings(rows: &[Row], options: &Options) -> Vec<(String, f64)> {
-    let gpus: std::collections::BTreeSet<&str> = rows.iter().map(|row| row.gpu.as_str()).collect();
-    let mut found = Vec::new();
-    for gpu in gpus {
-        let mut was_full = false;
-        for (t_s, share) in levels(rows, options, gpu) {
-            if share >= FULL && !was_full {
-                found.push((gpu.to_owned(), t_s));
-            }
-            // Full until it was clearly not: a device at the edge is one crossing, not a hundred.
-            was_full = share >= FULL || (was_full && share > 0.9 * FULL);
-        }
-    }
-    found
-}
-
-fn page(policy: &Policy, alarms: &[Alarm], fulfilled: usize, missed: usize, style: Style) -> String {
-    let mut out = String::new();
+fn page(policy: &Policy, alarms: &[Alarm], fulfilled: usize, missed: usize, is_wide: bool, style: Style) -> String {
     let rungs = ladder::allowed(&policy.actions);
     let acting: Vec<Rung> = rungs.iter().copied().filter(|rung| *rung != Rung::Notify).collect();
     let actions: Vec<String> = [policy.actions.notify.then(|| "Notify".to_owned()), Some(ladder::names(&acting))]
@@ -221,10 +75,8 @@ fn page(policy: &Policy, alarms: &[Alarm], fulfilled: usize, missed: usize, styl
         .flatten()
         .filter(|name| !name.is_empty())
         .collect();
-    // Writing to a String cannot fail.
-    let _ = writeln!(
-        out,
-        "Policy {}: mode {:?}, actions {}, {} % within {} held for {}\n",
+    let head = format!(
+        "Policy {}: mode {:?}, actions {}, {} % within {} held for {}",
         policy.key.name,
         policy.mode,
         if actions.is_empty() { "none".to_owned() } else { actions.join(" and ") },
@@ -232,16 +84,17 @@ fn page(policy: &Policy, alarms: &[Alarm], fulfilled: usize, missed: usize, styl
         time(policy.prediction.horizon.as_secs_f64()),
         time(policy.prediction.act_for.as_secs_f64())
     );
-    out += &listing(alarms, style);
+    let mut out = fit(&head, style.page()) + "\n";
+    out += &listing(alarms, is_wide, style);
     let verdict = format!(
-        "{} alarm{}: {fulfilled} before the device was full, {} where it never was; full without an alarm before it: {missed}.",
-        alarms.len(),
-        if alarms.len() == 1 { "" } else { "s" },
+        "{}: {fulfilled} before the device was full, {} where it never was; full without an alarm before it: {missed}.",
+        counted(alarms.len(), "alarm", "alarms"),
         alarms.len() - fulfilled
     );
-    out += &wrap(&verdict, 110, 0);
-    out.push('\n');
-    out += not_played(&acting);
+    for text in [&verdict, not_played(&acting)].into_iter().filter(|text| !text.is_empty()) {
+        out += &wrap(text, style.page(), 0);
+        out.push('\n');
+    }
     out
 }
 
@@ -250,37 +103,55 @@ pub(super) fn not_played(acting: &[Rung]) -> &'static str {
     match acting {
         [] => "",
         [Rung::Evict] => {
-            "Not played: PodDisruptionBudgets, minAvailable, protected kinds, and how the data would go on after an action.\n"
+            "Not played: PodDisruptionBudgets, minAvailable, protected kinds, and how the data would go on after an action."
         }
         _ => {
-            "Not played: which rung has a lever on the workload and would help, PodDisruptionBudgets, minAvailable, protected\n\
-             kinds, and how the data would go on after an action.\n"
+            "Not played: which rung has a lever on the workload and would help, PodDisruptionBudgets, minAvailable, protected \
+             kinds, and how the data would go on after an action."
         }
     }
 }
 
-/// Alarms, a line each.
-pub(super) fn listing(alarms: &[Alarm], style: Style) -> String {
+/// Alarms: a line each with every column, or what would be done and why below the line of its alarm.
+pub(super) fn listing(alarms: &[Alarm], is_wide: bool, style: Style) -> String {
     let mut out = String::new();
-    let rows: Vec<Vec<Cell>> = alarms
-        .iter()
-        .map(|alarm| {
-            let full = alarm.full_after_s.map_or("never".to_owned(), |after| format!("{} later", time(after)));
-            vec![
-                format!("{:.0}s", alarm.raised_s).into(),
-                alarm.cleared_s.map_or("-".to_owned(), |at| format!("{at:.0}s")).into(),
-                alarm.container.as_str().into(),
-                alarm.would.as_str().into(),
-                percent(alarm.highest_afterwards).into(),
-                full.into(),
-                alarm.reason.as_str().into(),
-            ]
-        })
-        .collect();
+    if !is_wide && !alarms.is_empty() {
+        let titles = [">RAISED", ">CLEARED", "CONTAINER", ">HIGHEST", "FULL"];
+        let rows: Vec<Vec<Cell>> = alarms
+            .iter()
+            .map(|alarm| {
+                let [raised, cleared, container, _, highest, full, _] = cells(alarm);
+                vec![raised, cleared, container, highest, full]
+            })
+            .collect();
+        let lines = table(&titles, &rows, style);
+        let mut lines = lines.lines();
+        out.extend(lines.next().into_iter().flat_map(|titles| [titles, "\n"]));
+        for (line, alarm) in lines.zip(alarms) {
+            let below = wrap(&format!("would {}: {}", alarm.would, alarm.reason), style.page(), 10);
+            out.extend([line, "\n          ", &below, "\n"]);
+        }
+        out.push('\n');
+        return out;
+    }
+    let rows: Vec<Vec<Cell>> = alarms.iter().map(|alarm| cells(alarm).into()).collect();
     if !rows.is_empty() {
         let titles = [">RAISED", ">CLEARED", "CONTAINER", "WOULD", ">HIGHEST", "FULL", "REASON"];
         out += &table(&titles, &rows, style);
         out.push('\n');
     }
     out
+}
+
+fn cells(alarm: &Alarm) -> [Cell; 7] {
+    let full = alarm.full_after_s.map_or("never".to_owned(), |after| format!("{} later", time(after)));
+    [
+        format!("{:.0}s", alarm.raised_s).into(),
+        alarm.cleared_s.map_or("-".to_owned(), |at| format!("{at:.0}s")).into(),
+        alarm.container.as_str().into(),
+        alarm.would.as_str().into(),
+        percent(alarm.highest_afterwards).into(),
+        full.into(),
+        alarm.reason.as_str().into(),
+    ]
 }

@@ -1,10 +1,16 @@
 //! What can be seen of a cluster: live data where the controller may be asked, statuses of policies and profiles where
 //! not, and in words what is missing.
 
-use super::cluster::{Cluster, Error, Operator};
+use gpumem_engine::quantity::counted;
+
+use super::cluster::{Cluster, Error};
+use super::text::{few, time};
 use crate::api::policy::{GpuMemoryPolicy, Risk};
 use crate::api::profile::GpuMemoryProfile;
-use crate::api::view::{ContainerList, ContainerView, Level, Named, Quantiles};
+use crate::api::view::{ContainerList, ContainerView, Level, Named, NodeList, Quantiles};
+
+/// A report older than this, in seconds, is missing: pulls come every five.
+pub const SILENT: f64 = 30.0;
 
 /// Containers, as far as they can be seen.
 #[derive(Clone, Debug, Default)]
@@ -19,30 +25,70 @@ pub struct Seen {
     pub not_seen: Vec<String>,
 }
 
-/// Containers of the namespaces that are looked at; `query` narrows a live answer.
-pub async fn containers(cluster: &Cluster, query: &str) -> Result<(Seen, Option<Operator>), Error> {
-    let operator = cluster.operator().await;
-    let live = match &operator {
-        Ok(operator) => cluster.containers(operator, query).await,
-        Err(_) => Err(Error::NoController { place: "any namespace".to_owned() }),
+/// Containers of the namespaces that are looked at, and the nodes that were heard of; `query` narrows a live answer.
+pub async fn containers(cluster: &Cluster, query: &str) -> Result<(Seen, Result<NodeList, Error>), Error> {
+    let (live, nodes, why) = match cluster.operator().await {
+        Ok(operator) => {
+            let (live, nodes) = tokio::join!(cluster.containers(&operator, query), cluster.nodes(&operator));
+            match live {
+                Ok(live) => (Some(live), nodes, String::new()),
+                Err(error) => (None, nodes, error.line()),
+            }
+        }
+        Err(error) => {
+            let why = format!("live data: {}", error.line());
+            (None, Err(error), why)
+        }
     };
-    let why = match (live, &operator) {
-        (Ok(live), _) => return Ok((of_live(live), operator.ok())),
-        (Err(_), Err(error)) => format!("live data: {}", error.line()),
-        (Err(error), Ok(_)) => error.line(),
+    if let Some(live) = live {
+        let mut seen = of_live(live);
+        match &nodes {
+            Ok(nodes) => seen.not_seen.extend(silent(nodes)),
+            Err(error) => seen.not_seen.push(format!("whether every node reports: {}", error.line())),
+        }
+        return Ok((seen, nodes));
+    }
+    let mut not_seen = vec![why];
+    let policies = cluster.policies(&mut not_seen).await?;
+    let profiles = match cluster.profiles(&mut not_seen).await {
+        Ok(profiles) => profiles,
+        Err(error) => {
+            not_seen.push(error.line());
+            Vec::new()
+        }
     };
-    let policies = cluster.policies().await?;
-    let profiles = cluster.profiles().await.unwrap_or_default();
     let containers = of_statuses(&policies, &profiles);
-    let mut seen = Seen { containers, waiting: Vec::new(), is_live: false, not_seen: vec![why] };
+    let mut seen = Seen { containers, waiting: Vec::new(), is_live: false, not_seen };
     seen.not_seen.push(format!(
-        "shown instead: the workloads most at risk in the statuses of {} policies of {}; what no policy governs is not among \
-         them",
-        policies.len(),
+        "shown instead: the workloads most at risk in the {} of {} of {}; what no policy governs is not among them",
+        if policies.len() == 1 { "status" } else { "statuses" },
+        counted(policies.len(), "policy", "policies"),
         cluster.place()
     ));
     sort(&mut seen.containers, Sort::Risk);
-    Ok((seen, operator.ok()))
+    Ok((seen, nodes))
+}
+
+/// Nodes of which nothing new is known: what runs there may be missing from a list, and is never safe.
+fn silent(nodes: &NodeList) -> Vec<String> {
+    let named = |of: fn(&crate::api::view::NodeView) -> Option<String>| -> Vec<String> {
+        nodes.nodes.iter().filter_map(of).collect()
+    };
+    let quiet = named(|node| {
+        (node.report_age_seconds > SILENT).then(|| format!("{} for {}", node.node, time(node.report_age_seconds)))
+    });
+    let blind = named(|node| (node.nvml == "Down").then(|| format!("{} ({})", node.node, node.nvml_detail)));
+    let mut notes = Vec::new();
+    if !quiet.is_empty() {
+        notes.push(format!(
+            "no report from {}: what runs there is Unknown or missing here, never safe; `kubectl gpumem doctor` says more",
+            few(&quiet)
+        ));
+    }
+    if !blind.is_empty() {
+        notes.push(format!("NVML fails on {}: what runs there is not seen; try nvidia-smi there", few(&blind)));
+    }
+    notes
 }
 
 fn of_live(list: ContainerList) -> Seen {
@@ -52,7 +98,10 @@ fn of_live(list: ContainerList) -> Seen {
         seen.not_seen.push("SIMULATED: the driver of these nodes is simulated, there is no GPU behind it".to_owned());
     }
     if list.left_out > 0 {
-        seen.not_seen.push(format!("{} more containers: look at one namespace at a time (-n)", list.left_out));
+        seen.not_seen.push(format!(
+            "{} left out: look at one namespace at a time (-n)",
+            counted(list.left_out, "container is", "containers are")
+        ));
     }
     if !list.controller.is_leader && !is_empty {
         seen.not_seen.push(format!(

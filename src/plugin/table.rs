@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::api::view::Level;
+use crate::cli::page::{self, PAGE};
 
 /// Form of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -25,8 +26,20 @@ pub enum Output {
 pub struct Style {
     /// With colours.
     pub color: bool,
-    /// Characters of a line, where output goes to a terminal.
+    /// Characters of a line: those of the terminal, `usize::MAX` for as many as it takes. `None` where output goes into a pipe.
     pub width: Option<usize>,
+}
+
+impl Style {
+    /// Characters of a line of text.
+    pub fn page(self) -> usize {
+        page::width(self.width)
+    }
+
+    /// What the form of the output makes of it: `-o wide` leaves every line whole.
+    pub fn of(self, output: Output) -> Self {
+        if output == Output::Wide { Self { width: Some(usize::MAX), ..self } } else { self }
+    }
 }
 
 /// A cell, and how urgent it is where that shall show.
@@ -91,7 +104,7 @@ pub fn shortened(text: &str, width: usize) -> String {
     head + "…" + &tail
 }
 
-/// Lines of cells under titles.
+/// Lines of cells under titles. In a pipe columns are left out as on a terminal of [`PAGE`], but names stay whole.
 pub fn table(titles: &[Title], rows: &[Vec<Cell>], style: Style) -> String {
     let plain = |title: &Title| rank(title).1.trim_start_matches('>').to_owned();
     let mut widths: Vec<usize> = titles.iter().map(|title| plain(title).chars().count()).collect();
@@ -100,19 +113,20 @@ pub fn table(titles: &[Title], rows: &[Vec<Cell>], style: Style) -> String {
             *width = (*width).max(cell.text.chars().count());
         }
     }
+    let room = style.width.unwrap_or(PAGE);
     let mut is_shown = vec![true; titles.len()];
     let mut ranks: Vec<(char, usize)> =
         titles.iter().enumerate().filter_map(|(place, title)| Some((rank(title).0?, place))).collect();
     ranks.sort_unstable();
     for (_, place) in ranks {
         let shown = widths.iter().zip(&is_shown).filter(|(_, is_shown)| **is_shown).map(|(width, _)| width + 2);
-        let fits = style.width.is_none_or(|width| shown.sum::<usize>() <= width + 2);
+        let fits = shown.sum::<usize>() <= room.saturating_add(2);
         if let Some(is_shown) = is_shown.get_mut(place).filter(|_| !fits) {
             *is_shown = false;
         }
     }
     let all: usize = widths.iter().zip(&is_shown).filter(|(_, is_shown)| **is_shown).map(|(width, _)| width + 2).sum();
-    let over = style.width.map_or(0, |width| all.saturating_sub(width + 2));
+    let over = style.width.map_or(0, |width| all.saturating_sub(width.saturating_add(2)));
     // Names are the widest, and what is too much of them goes from their middle: pods differ at their ends.
     let names = titles
         .iter()

@@ -41,12 +41,25 @@ pub fn percent(share: Option<f64>) -> String {
     }
 }
 
+/// Names in a sentence: the first three, and how many more there are.
+pub fn few(names: &[String]) -> String {
+    let shown = names.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
+    if names.len() > 3 { format!("{shown} and {} more", names.len() - 3) } else { shown }
+}
+
 /// A bar of `width` cells: the container's own part full, its neighbours' shaded, what is free light.
 pub fn bar(own: u64, all: u64, capacity: u64, width: usize) -> String {
     let cells = |amount: u64| ((amount as f64 / capacity.max(1) as f64 * width as f64).round() as usize).min(width);
     let own_cells = if own > 0 { cells(own).max(1) } else { 0 };
     let all_cells = cells(all.max(own)).max(own_cells);
     format!("{}{}{}", "█".repeat(own_cells), "▒".repeat(all_cells - own_cells), "░".repeat(width - all_cells))
+}
+
+/// The same history in at most `cells` values: of each stretch its highest, since that is what runs out of memory.
+pub fn thinned(values: &[u64], cells: usize) -> Vec<u64> {
+    let cells = cells.clamp(1, values.len().max(1));
+    let stretch = |cell: usize| values.get(cell * values.len() / cells..(cell + 1) * values.len() / cells);
+    (0..cells).filter_map(|cell| stretch(cell)?.iter().max().copied()).collect()
 }
 
 /// A line of eighths between the lowest and the highest value; flat values lie in the middle.
@@ -61,25 +74,6 @@ pub fn sparkline(values: &[u64]) -> String {
         STEPS.get(place).copied().unwrap_or('█')
     };
     values.iter().map(step).collect()
-}
-
-/// `text` in lines of at most `width` characters, each but the first with `indent` spaces before it.
-pub fn wrap(text: &str, width: usize, indent: usize) -> String {
-    let (mut out, mut length) = (String::new(), 0);
-    for word in text.split_whitespace() {
-        let word_length = word.chars().count();
-        if length > 0 && indent + length + 1 + word_length > width {
-            out.push('\n');
-            out.extend(std::iter::repeat_n(' ', indent));
-            length = 0;
-        } else if length > 0 {
-            out.push(' ');
-            length += 1;
-        }
-        out.push_str(word);
-        length += word_length;
-    }
-    out
 }
 
 /// The first `height` lines of `text`, each cut to `width` characters; colours take no room and end with the line. Where
@@ -147,9 +141,10 @@ mod tests {
     }
 
     #[test]
-    fn texts_wrap_at_words_and_keep_those_that_are_too_long() {
-        assert_eq!(wrap("one two three", 8, 2), "one\n  two\n  three");
-        assert_eq!(wrap("unbreakable", 4, 0), "unbreakable");
+    fn a_history_that_is_too_long_keeps_its_peaks() {
+        assert_eq!(thinned(&[1, 9, 2, 3, 4], 2), [9, 4]);
+        assert_eq!(thinned(&[1, 2], 9), [1, 2]);
+        assert_eq!(thinned(&[], 9), [0; 0]);
     }
 
     #[test]

@@ -63,34 +63,26 @@ pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -
         (Some(namespace), Rows::Pods | Rows::Workloads) => format!("?namespace={namespace}"),
         _ => String::new(),
     };
-    let (mut seen, operator) = seen::containers(cluster, &query).await?;
+    let (mut seen, nodes) = seen::containers(cluster, &query).await?;
     seen::sort(&mut seen.containers, args.sort);
     let worst = seen.containers.iter().map(|view| view.level).max().unwrap_or(Level::Low);
     let mut listed = match args.rows {
         Rows::Pods => pods(&seen, cluster.namespace.is_none()),
         Rows::Workloads => workloads(&seen, cluster.namespace.is_none(), args.sort),
-        Rows::Nodes | Rows::Gpus => {
-            let nodes = match &operator {
-                Some(operator) => cluster.nodes(operator).await,
-                None => Err(Error::NoController { place: "any namespace".to_owned() }),
-            };
-            match nodes {
-                // Statuses know no node: without live data there is nothing to show.
-                Err(error) => return Err(error),
-                Ok(nodes) if args.rows == Rows::Nodes => by_node(&nodes, &seen, args.sort),
-                Ok(nodes) => by_gpu(&nodes, &seen, args.sort),
-            }
-        }
+        // Statuses know no node: without live data there is nothing to show.
+        Rows::Nodes => by_node(&nodes?, &seen, args.sort),
+        Rows::Gpus => by_gpu(&nodes?, &seen, args.sort),
     };
     if listed.items.is_empty() && matches!(output, Output::Table | Output::Wide) {
-        let place = if args.rows == Rows::Pods { cluster.place() } else { "the cluster".to_owned() };
+        let place =
+            if matches!(args.rows, Rows::Pods | Rows::Workloads) { cluster.place() } else { "the cluster".to_owned() };
         seen.not_seen.insert(0, format!("nothing holds GPU memory in {place}"));
         listed.rows.clear();
     }
     let code = if args.fail_on.is_some_and(|level| worst >= level) { NO } else { FINE };
     let text = match output {
         Output::Table => listed.narrow(style),
-        Output::Wide => table(&listed.titles, &listed.rows, Style { width: None, ..style }),
+        Output::Wide => table(&listed.titles, &listed.rows, style.of(output)),
         Output::Csv => csv(listed.columns, &listed.items),
         Output::Json | Output::Yaml => document(&envelope(listed.kind, &listed.items, &seen.not_seen), output),
     };

@@ -118,9 +118,12 @@ offline() {
   expect "and none elsewhere" absent 'monitoring.coreos.com' "$work/default"
   expect "by default nothing is done at admission" absent 'MutatingAdmissionPolicy|gpumem-hook|--hook' "$work/default"
   render "$work/render" --set admission.enabled=true,hook.enabled=true --kube-version 1.35.0
-  expect "nor where the API server has no policy for it" absent 'MutatingAdmissionPolicy' "$work/render"
+  expect "nor where the API server has no policy for it" absent '^kind: MutatingAdmissionPolicy' "$work/render"
+  expect "which is said there, with the flag for helm template" \
+    grep -q -- '--api-versions admissionregistration.k8s.io/v1/MutatingAdmissionPolicy' "$work/render"
   render "$work/render" --set admission.enabled=true --api-versions admissionregistration.k8s.io/v1/MutatingAdmissionPolicy
   expect "where it has, pods that opted in get defaults" grep -q PYTORCH_CUDA_ALLOC_CONF "$work/render"
+  expect "and nothing is excused" absent 'Nothing is made here' "$work/render"
   expect "without the hook and its rights" absent 'gpumem-hook|--hook' "$work/render"
   expect "and a failure of the policies stops no pod" absent 'failurePolicy: Fail' "$work/render"
   render "$work/render" --set hook.enabled=true,admission.force=true

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpumem::cli::checkpoint::{Answerer, Args, Noted, Turn, Unanswered, save, take};
+use gpumem::cli::checkpoint::{Answerer, Args, Error, Noted, Patience, Patient, Turn, Unanswered, save, take};
 use jiff::Timestamp;
 use serde_json::json;
 
@@ -93,6 +93,20 @@ fn an_answer_that_cannot_be_written_is_tried_until_it_is_without_saving_again() 
 fn a_sidecar_that_was_restarted_does_not_save_what_it_answered_before() {
     let noted = Noted { done: Some("one".to_owned()), ..asked("one", 60) };
     assert_eq!(Answerer::default().turn(&noted, at(1)), Turn::Rest);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_for_half_a_minute_will_not_come() {
+    let mut patience = Patience::default();
+    assert_eq!(patience.unread(5 * SECOND), Patient::Begins);
+    assert_eq!((6..35).map(|second| patience.unread(second * SECOND)).find(|now| *now != Patient::Waits), None);
+    patience.read();
+    assert_eq!(patience.unread(36 * SECOND), Patient::Begins, "kubelet replaced it");
+    assert_eq!(patience.unread(66 * SECOND), Patient::Ends);
+    let error = Error::Annotations { file: "/podinfo/annotations".into(), source: std::io::ErrorKind::NotFound.into() };
+    let text = error.to_string();
+    assert!(text.contains("/podinfo/annotations could not be read for 30 s") && text.contains("downwardAPI"), "{text}");
+    assert_eq!(error.kind(), "Annotations");
 }
 
 #[test]

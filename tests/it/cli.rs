@@ -76,10 +76,68 @@ fn env_merge_says_what_each_container_gains_and_why_not() {
         &["env-merge", "-f", "deploy/examples/known-peak.yaml"],
         &["env-merge", "-f", "tests/data/cli/env.yaml", "--fraction", "1.5"],
         &["env-merge", "-f", "tests/data/cli/env.yaml", "--torch", "new"],
+        &["env-merge", "-f", "tests/data/cli/env.yaml", "--hook", "opt/hook"],
+        &["env-merge", "-f", "tests/data/cli/env.yaml", "--hook", "/a:/b"],
     ] {
         let (text, notes, code) = gpumem(bad);
         assert!(code == 2 && text.is_empty() && !notes.is_empty(), "{bad:?}: {code} {text}");
     }
+}
+
+#[test]
+fn a_hook_that_is_no_whole_path_is_refused_by_the_name_of_its_flag() {
+    for bad in ["opt/hook", "./hook", "", "/", "/with blank", "/a:/b"] {
+        let (_, error, code) = gpumem(&["env-merge", "-f", "tests/data/cli/env.yaml", "--hook", bad]);
+        assert!(code == 2 && error.contains("--hook") && error.contains("whole path"), "{bad}: {code} {error}");
+    }
+}
+
+#[test]
+fn no_line_is_longer_than_a_page_where_output_is_no_terminal() {
+    let folder = Folder::new();
+    let file = recording(&folder.0);
+    let enforce = "deploy/examples/enforce-training.yaml";
+    let known = [
+        &["estimate", "llama3.1-8b", "--method", "lora", "--sequence", "4096", "--batch", "4", "--gpu", "A100-40GB"][..],
+        &["estimate", "llama3.1-8b", "--task", "serve", "--utilization", "0.85", "--gpu", "A100-40GB"],
+        &["estimate", "resnet50", "--capacity", "2GiB"],
+        &["estimate", "-f", "tests/data/cli/manifests.yaml", "--gpu", "H100-80GB"],
+        &["replay", &file],
+        &["replay", &file, "--summary"],
+    ];
+    for line in known {
+        let (text, ..) = gpumem(line);
+        let longest = text.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!((40..=80).contains(&longest), "{line:?}: {longest}\n{text}");
+        let whole: Vec<&str> = line.iter().copied().chain(["-o", "wide"]).collect();
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let (whole, ..) = gpumem(&whole);
+        let is_whole = whole == text || whole.lines().any(|line| line.chars().count() > 80);
+        assert!(is_whole, "{line:?}: wide breaks nothing\n{whole}");
+        // Evaluations are clipped, a line each; all else is broken and loses nothing.
+        let is_clipped = line == ["replay", &file];
+        assert_eq!(words(&whole) == words(&text), !is_clipped, "{line:?}");
+    }
+    let (text, ..) = sh(env!("CARGO_BIN_EXE_kubectl-gpumem"), &["policy", "test", "-f", enforce, "--trace", &file]);
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[test]
+fn a_server_takes_its_share_and_starts_on_less_and_both_are_said() {
+    let (text, ..) =
+        gpumem(&["estimate", "llama3.1-8b", "--task", "serve", "--utilization", "0.85", "--gpu", "A100-40GB"]);
+    for part in ["total that it takes", "a card that it starts on", "Smallest card or MIG profile that it starts on: "]
+    {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    let (text, ..) = gpumem(&["estimate", "llama3.1-8b", "--task", "serve"]);
+    assert!(
+        text.split_whitespace().collect::<Vec<_>>().join(" ").contains("with room for all of the total: "),
+        "{text}"
+    );
+    let (text, ..) =
+        gpumem(&["estimate", "llama3.1-8b", "--method", "lora", "--gpu", "H100-80GB", "--sequence", "2048"]);
+    assert!(text.contains("  total   ") && text.contains("that holds it: ") && !text.contains("starts on"), "{text}");
 }
 
 #[test]

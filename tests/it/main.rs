@@ -24,6 +24,7 @@ mod limits_agent;
 mod limits_controller;
 mod plugin;
 mod plugin_api;
+mod plugin_blind;
 mod plugin_tui;
 mod policy;
 mod reconcile;

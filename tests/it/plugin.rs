@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::Parser as _;
 use gpumem::cli::Shown;
+use gpumem::cli::page::{PAGE, hanging, seen};
 use gpumem::plugin::cluster::Error;
 use gpumem::plugin::table::Style;
 use gpumem::plugin::{Cli, run};
@@ -25,13 +26,13 @@ pub fn golden(name: &str, text: &str) {
     assert!(text == expected, "{name} differs; look at it and write it anew if it is right:\n{text}");
 }
 
-/// Standard output, then notes and exit code as a shell would show them.
-fn screen(shown: &Shown) -> String {
-    let notes: Vec<String> = shown.notes.iter().map(|note| format!("gpumem: {note}\n")).collect();
+/// Standard output, then notes and exit code as a terminal of a page would show them.
+pub fn screen(shown: &Shown) -> String {
+    let notes: Vec<String> = shown.notes.iter().map(|note| hanging("gpumem", note, PAGE)).collect();
     format!("{}{}[exit {}]\n", shown.text, notes.concat(), shown.code)
 }
 
-async fn ask(world: &World, line: &str) -> Result<Shown, Error> {
+pub async fn ask(world: &World, line: &str) -> Result<Shown, Error> {
     ask_on(world, line, None).await
 }
 
@@ -76,6 +77,56 @@ async fn on_a_terminal_of_eighty_columns_no_line_is_longer_and_risk_is_there() {
     }
     golden("top-pods-narrow", &screen(&ask_on(&world, "top pods -A", Some(80)).await.unwrap()));
     golden("top-workloads-narrow", &screen(&ask_on(&world, "top workloads -A", Some(80)).await.unwrap()));
+}
+
+#[test]
+fn no_line_for_people_is_longer_than_a_page() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden");
+    let mut looked_at = 0;
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        // Forms for programs, what was asked for whole, and the screen, which has its terminal's size.
+        if [".json", ".yaml", ".csv", ".wide"].iter().any(|form| name.ends_with(form)) || name.starts_with("tui") {
+            continue;
+        }
+        looked_at += 1;
+        let text = std::fs::read_to_string(entry.path()).unwrap();
+        // A name is never cut in a pipe, and half a page is what a column leaves for one.
+        let over = text.split_whitespace().map(seen).max().unwrap_or(0).saturating_sub(PAGE / 2);
+        for line in text.lines() {
+            assert!(seen(line) <= PAGE + over, "{name}: {} columns\n{line}", seen(line));
+        }
+    }
+    assert!(looked_at > 15, "{looked_at}");
+}
+
+#[tokio::test]
+async fn in_a_pipe_names_stay_whole_and_columns_go_first() {
+    let mut world = World::healthy();
+    let mut seen = containers();
+    let long = "a-name-of-a-pod-that-somebody-made-longer-than-anybody-would-like-to-read-in-a-table-0";
+    seen.containers[0].pod = long.to_owned();
+    world.live(&seen, &nodes());
+    let piped = ask_on(&world, "top pods -A", None).await.unwrap().text;
+    assert!(piped.contains(long) && !piped.contains("DEVICE"), "{piped}");
+    let terminal = ask_on(&world, "top pods -A", Some(80)).await.unwrap().text;
+    assert!(!terminal.contains(long) && terminal.contains("a-name-of"), "{terminal}");
+    let wide = ask_on(&world, "top pods -A -o wide", Some(80)).await.unwrap().text;
+    assert!(wide.contains(long) && wide.contains("DEVICE") && wide.contains("REASON"), "{wide}");
+}
+
+#[tokio::test]
+async fn texts_take_the_room_of_their_terminal() {
+    let world = World::healthy();
+    for width in [60, 80, 100, 200] {
+        for line in ["explain pod/train-6f9-x2k", "doctor", "pause"] {
+            let text = ask_on(&world, line, Some(width)).await.unwrap().text;
+            let longest = text.lines().map(seen).max().unwrap();
+            assert!(longest <= width.min(110), "{line} on {width}: {longest}\n{text}");
+        }
+    }
+    let whole = ask(&world, "explain pod/train-6f9-x2k -o wide").await.unwrap().text;
+    assert!(whole.contains("full in about 13 min (11 min to 17 min)"), "{whole}");
 }
 
 #[tokio::test]
@@ -285,5 +336,15 @@ fn flags_read_as_documented() {
         assert!(Cli::try_parse_from(["kubectl-gpumem"].into_iter().chain(line.split(' '))).is_err(), "{line}");
     }
     <Cli as clap::CommandFactory>::command().debug_assert();
+    for line in [&["top"][..], &["explain"], &["policy", "simulate"], &["pause"], &["estimate"], &["version"]] {
+        let line: Vec<&str> = ["kubectl-gpumem"].into_iter().chain(line.iter().copied()).chain(["--help"]).collect();
+        let help = Cli::try_parse_from(&line).unwrap_err().to_string();
+        let headings: Vec<usize> =
+            ["\nConnection:\n", "\nOutput:\n"].iter().filter_map(|heading| help.find(heading)).collect();
+        assert_eq!(headings.len(), 2, "{line:?}: {help}");
+        let (own, common) = help.split_at(headings.into_iter().min().unwrap());
+        assert!(common.contains("--context") && common.contains("--color"), "{line:?}: {help}");
+        assert!(!own.contains("--kubeconfig") && !own.contains("--color"), "{line:?}: {help}");
+    }
     <gpumem::cli::Cli as clap::CommandFactory>::command().debug_assert();
 }

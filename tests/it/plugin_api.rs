@@ -67,9 +67,14 @@ impl World {
         self.answers.insert(path.to_owned(), (200, answer.to_string()));
     }
 
+    /// The answer to a path.
+    pub fn get(&self, path: &str) -> Value {
+        serde_json::from_str(&self.answers[path].1).unwrap()
+    }
+
     /// Refuses every path with this in it.
     pub fn refuse(&mut self, code: u16, part: &str) {
-        let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "reason": if code == 404 { "NotFound" } else { "Forbidden" },
+        let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "reason": match code { 404 => "NotFound", 403 => "Forbidden", _ => "InternalError" },
             "code": code});
         self.answers.insert(format!("!{part}"), (code, body.to_string()));
     }

@@ -109,6 +109,40 @@ fn pods_narrow_it_and_nothing_left_is_said() {
 }
 
 #[test]
+fn test_and_simulate_speak_of_the_same_containers() {
+    let folder = Folder::new("containers");
+    let row = |t_s: u32| format!("{t_s},train,{},24576\n{t_s},side,900,24576\n", 2000 + (t_s % 3600) * 6);
+    let rows: Vec<String> = (0..7200).step_by(10).map(row).collect();
+    let trace = folder.0.join("leak.csv");
+    std::fs::write(&trace, "t_s,container,used_mib,capacity_mib\n".to_owned() + &rows.concat()).unwrap();
+    for (containers, alarms) in [("[]", true), ("[train]", true), ("[side]", false), ("[none]", false)] {
+        let policy = POLICY.replace("{podSelector: {}}", &format!("{{podSelector: {{}}, containers: {containers}}}"));
+        std::fs::write(folder.0.join("policy.yaml"), policy).unwrap();
+        let [test, simulate] = ["test", "simulate"].map(|command| {
+            let output = Command::new(env!("CARGO_BIN_EXE_kubectl-gpumem"))
+                .args(["policy", command, "-o", "json", "-f"])
+                .arg(folder.0.join("policy.yaml"))
+                .arg("--trace")
+                .arg(&trace)
+                .output()
+                .unwrap();
+            serde_json::from_slice::<Value>(&output.stdout).unwrap()
+        });
+        let raised = |found: &Value| -> Vec<f64> {
+            let alarms = found["items"][0]["alarms"].as_array().unwrap().iter();
+            alarms.map(|alarm| alarm["raisedS"].as_f64().unwrap()).collect()
+        };
+        assert_eq!(raised(&test), raised(&simulate), "{containers}");
+        assert_eq!(!raised(&test).is_empty(), alarms, "{containers}: {test}");
+        assert_eq!(test["items"][0]["missed"], simulate["items"][0]["missed"], "{containers}");
+        let is_none = containers == "[none]";
+        for found in [&test, &simulate] {
+            assert_eq!(found["notSeen"].to_string().contains("nothing in the recording"), is_none, "{found}");
+        }
+    }
+}
+
+#[test]
 fn a_server_is_asked_one_range_query_and_its_answer_is_played() {
     let folder = Folder::new("server");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,6 +1,7 @@
 //! What became of an action in a person's words: what was done, what happens next, how to stop it.
 
 use gpumem_engine::pacing::Refusal;
+use gpumem_engine::quantity::counted;
 
 use super::Outcome;
 use crate::api::names::{
@@ -73,7 +74,8 @@ fn succeeded(action: &Action) -> String {
         }
         Action::ResumeWorkload => explain(&Outcome::Resumed, action),
         Action::Scale { from, to } => format!(
-            "its workload has {to} replicas instead of {from}. Set another number yourself and it is left to you"
+            "its workload has {} instead of {from}. Set another number yourself and it is left to you",
+            counted(*to, "replica", "replicas")
         ),
     }
 }

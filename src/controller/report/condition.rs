@@ -3,6 +3,7 @@
 use gpumem_engine::decision::{Decision, Hold, View};
 use gpumem_engine::pacing::{Brake, Stamp};
 use gpumem_engine::policy::{Mode, Policy};
+use gpumem_engine::quantity::counted;
 use gpumem_engine::risk::Level;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -108,8 +109,9 @@ fn data(one: &Observed) -> Finding {
             "False",
             "SamplesStale",
             format!(
-                "{stale} of {all} containers have no sample of the last maxSampleAgeSeconds, so nothing is forecast for \
-                 them and nothing done: look at the agents of their nodes"
+                "{stale} of {} no sample of the last maxSampleAgeSeconds, so nothing is forecast for \
+                 them and nothing done: look at the agents of their nodes",
+                counted(all, "container has", "containers have")
             ),
         ),
     }

@@ -9,9 +9,10 @@ use super::fit::Verdict;
 use super::job::Answer;
 use super::{GIB, Interval};
 
-const BAR: usize = 28;
+const BAR: usize = 18;
 
-/// The table: terms with bars, the verdict, cards, and what to change. Lines are at most 100 characters but for settings.
+/// The table: terms with bars, the verdict, cards, and what to change. What has columns has at most 79 characters; sentences and
+/// settings are as long as they are, for the caller to break below their last column.
 pub fn text(answer: &Answer) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
@@ -24,6 +25,8 @@ fn write_text(answer: &Answer, out: &mut String) -> std::fmt::Result {
     let gib = |bytes: f64| bytes / GIB;
     let total = &estimate.total;
     writeln!(out, "Peak {} on the fullest GPU, GiB (low, median, high)\n", estimate.phase)?;
+    // A server takes its whole share: what it would not start without is another number, and the one that cards are asked for.
+    let takes_more = estimate.needs.median < 0.99 * total.median;
     let largest = estimate.terms.iter().map(|term| term.bytes.median).fold(1.0, f64::max);
     for term in &estimate.terms {
         let length = (term.bytes.median / largest * BAR as f64).round() as usize;
@@ -31,9 +34,16 @@ fn write_text(answer: &Answer, out: &mut String) -> std::fmt::Result {
         let Interval { low, median, high } = term.bytes;
         writeln!(out, "  {:<30} {:>8.2} {:>8.2} {:>8.2}  {bar}", term.name, gib(low), gib(median), gib(high))?;
     }
-    writeln!(out, "  {:<30} {:>8.2} {:>8.2} {:>8.2}", "total", gib(total.low), gib(total.median), gib(total.high))?;
+    let sum = |name: &str, Interval { low, median, high }: &Interval| {
+        format!("  {name:<30} {:>8.2} {:>8.2} {:>8.2}", gib(*low), gib(*median), gib(*high))
+    };
+    writeln!(out, "{}", sum(if takes_more { "total that it takes" } else { "total" }, total))?;
     let margin = |from: f64| 100.0 * (from - total.median) / total.median.max(1.0);
-    writeln!(out, "  margin of error {:+.0} % to {:+.0} %\n", margin(total.low), margin(total.high))?;
+    writeln!(out, "  margin of error {:+.0} % to {:+.0} %", margin(total.low), margin(total.high))?;
+    if takes_more {
+        writeln!(out, "{}", sum("a card that it starts on", &estimate.needs))?;
+    }
+    writeln!(out)?;
     if let (Some(verdict), Some(capacity)) = (answer.verdict, answer.capacity) {
         let name = answer.card.map_or("the capacity", |card| card.name);
         let words = match verdict {
@@ -49,13 +59,20 @@ fn write_text(answer: &Answer, out: &mut String) -> std::fmt::Result {
         }
     }
     if let Some(first) = answer.fits.iter().find(|fit| fit.verdict == Verdict::Fits) {
-        write!(out, "Smallest card or MIG profile that holds it: {}", first.card.name)?;
+        let what = if takes_more { "that it starts on" } else { "that holds it" };
+        write!(out, "Smallest card or MIG profile {what}: {}", first.card.name)?;
         match answer.fits.iter().find(|fit| fit.verdict == Verdict::Fits && !fit.card.is_mig) {
-            Some(whole) if first.card.is_mig => writeln!(out, "; smallest whole card: {}.", whole.card.name)?,
-            _ => writeln!(out, ".")?,
+            Some(whole) if first.card.is_mig => write!(out, "; smallest whole card: {}", whole.card.name)?,
+            _ => {}
+        }
+        let all = answer.fits.iter().find(|fit| answer.card.is_none() && fit.card.usable() >= total.high);
+        match all.filter(|_| takes_more) {
+            Some(all) => writeln!(out, "; with room for all of the total: {}.", all.card.name)?,
+            None => writeln!(out, ".")?,
         }
     } else if !answer.fits.is_empty() {
-        writeln!(out, "No card of the table holds it on one GPU.")?;
+        let what = if takes_more { "It starts on no" } else { "No" };
+        writeln!(out, "{what} card of the table{} on one GPU.", if takes_more { "" } else { " holds it" })?;
     }
     if !answer.plan.is_empty() {
         writeln!(out, "\nDo this, in order:")?;
@@ -64,15 +81,16 @@ fn write_text(answer: &Answer, out: &mut String) -> std::fmt::Result {
         }
     }
     if !answer.remedies.is_empty() {
-        writeln!(out, "\nEach change by itself (saves, then peak, GiB):")?;
+        let then = if takes_more { "then the card that it starts on" } else { "then peak" };
+        writeln!(out, "\nEach change by itself (saves, {then}, GiB):")?;
         for remedy in answer.remedies.iter().take(10) {
             writeln!(
                 out,
-                "  {:<76} {:>7.2} {:>8.2}  {}",
-                title(remedy),
+                "  {:>7.2} {:>8.2}  {:<12}  {}",
                 gib(remedy.saves.median),
                 gib(remedy.peak.median),
-                remedy.verdict.words()
+                remedy.verdict.words(),
+                title(remedy)
             )?;
         }
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::trend::Trend;
 use super::{Class, Question, Tenant, TimeToOom, Unknown};
-use crate::quantity::{Bytes, BytesPerSecond, Moment};
+use crate::quantity::{Bytes, BytesPerSecond, Moment, counted};
 use crate::series::Attempt;
 
 /// What the sentence may mention.
@@ -30,7 +30,8 @@ pub(super) fn unknown(why: Unknown, Tenant { series, question }: &Tenant<'_>, no
             span(question.warm_up.as_secs_f64())
         ),
         Unknown::TooFewSamples => {
-            format!("{} samples so far; a forecast needs {}", series.samples(), question.min_samples)
+            let samples = counted(series.samples(), "sample", "samples");
+            format!("{samples} so far; a forecast needs {}", question.min_samples)
         }
         Unknown::Stale => {
             format!("newest sample is {} old", span(series.latest().map_or(0.0, |latest| now.secs_since(latest.at))))

@@ -6,6 +6,7 @@ use std::fmt;
 
 use super::{Deed, DeedState, HOUR, Stamp};
 use crate::decision::Hold;
+use crate::quantity::counted;
 
 /// What the administrator allows, whatever policies say. A budget that is absent does not limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,8 +46,8 @@ pub enum Limit {
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Concurrent(max) => write!(f, "{max} pods at once"),
-            Self::PerHour(max) => write!(f, "{max} pods within an hour"),
+            Self::Concurrent(max) => write!(f, "{} at once", counted(*max, "pod", "pods")),
+            Self::PerHour(max) => write!(f, "{} within an hour", counted(*max, "pod", "pods")),
             Self::Percent(max) => write!(f, "{max} % of the GPU pods at once"),
         }
     }

@@ -1,6 +1,8 @@
 //! The part of a page that says what happened before and what to change. Flows in: the live view and the profile. Flows out:
 //! sentences.
 
+use gpumem_engine::quantity::counted;
+
 use crate::api::profile::{GpuMemoryProfile, GpuMemoryProfileStatus};
 use crate::api::view::{Advice, ContainerView, DeclaredView, Range};
 use crate::plugin::text::bytes;
@@ -20,8 +22,8 @@ pub fn learned(status: &GpuMemoryProfileStatus) -> Vec<(&'static str, String)> {
     let mut lines = Vec::new();
     if let Some(last) = status.ooms.first() {
         let text = format!(
-            "{} GPU out-of-memory deaths, the last at {} (pod {}, container {}, {}, holding {}): {}",
-            status.oom_count,
+            "{}, the last at {} (pod {}, container {}, {}, holding {}): {}",
+            counted(status.oom_count, "GPU out-of-memory death", "GPU out-of-memory deaths"),
             last.time,
             last.pod,
             last.container,

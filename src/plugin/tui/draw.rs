@@ -15,6 +15,10 @@ use crate::plugin::text::{UNKNOWN, bar, bytes, percent, rate, sparkline, time};
 /// How far ahead the mark in the bar shows, in seconds: the default horizon.
 const AHEAD: f64 = 900.0;
 
+/// From this width on there is room for the node too.
+const ROOMY: u16 = 140;
+/// From this width on the keys have the signs of a bar beside them.
+const LEGEND: u16 = 96;
 /// Below this width the container's name is left out, since its pod's tells more.
 const NARROW: u16 = 100;
 /// Below this width the namespace is left out too.
@@ -35,7 +39,7 @@ pub fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let block = Block::new().borders(Borders::TOP);
     let text = shown.get(screen.chosen).map_or_else(Vec::new, |view| explain(view, screen, detail.width));
     frame.render_widget(Paragraph::new(text).block(block).wrap(Wrap { trim: false }), detail);
-    frame.render_widget(Paragraph::new(footer(screen)), foot);
+    frame.render_widget(Paragraph::new(footer(screen, foot.width)), foot);
 }
 
 fn paint(level: Level, screen: &Screen) -> Paint {
@@ -71,12 +75,14 @@ fn header(screen: &Screen) -> Line<'static> {
     Line::from(spans)
 }
 
-fn footer(screen: &Screen) -> Line<'static> {
+fn footer(screen: &Screen, width: u16) -> Line<'static> {
     if screen.is_typing || !screen.filter.is_empty() {
         let cursor = if screen.is_typing { "_" } else { "" };
         return Line::raw(format!("/{}{cursor}   enter keeps it, esc clears it", screen.filter));
     }
-    Line::raw("↑↓ choose   s sort   / filter   q quit")
+    let signs =
+        if width < LEGEND { "" } else { "      █ its own  ▒ others  ░ free  › in 15 min  ! past its end" };
+    Line::raw(format!("↑↓ choose   s sort   / filter   q quit{signs}"))
 }
 
 fn table(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
@@ -90,19 +96,24 @@ fn table(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
         frame.render_widget(Paragraph::new(text), area);
         return;
     }
-    let (has_namespace, has_container) = (area.width >= SLIM, area.width >= NARROW);
-    let bar_width: u16 = if has_container { 20 } else { 10 };
+    let (has_namespace, has_container, has_node) = (area.width >= SLIM, area.width >= NARROW, area.width >= ROOMY);
+    let least: u16 = if has_container { 20 } else { 10 };
     let longest = |of: fn(&ContainerView) -> &str| {
         shown.iter().map(|view| of(view).chars().count()).max().map_or(9, |length| length.clamp(9, 20) as u16)
     };
     // What the other columns leave, with a blank between each and the mark before the chosen line.
-    let fixed: u16 = if has_container { 9 + 20 + 8 + 6 + 6 + 9 } else { 9 + 10 + 8 + 6 + 6 + 8 };
+    let fixed: u16 = if has_container { 9 + 20 + 8 + 6 + 6 + 9 } else { 9 + 10 + 8 + 6 + 6 + 8 } + u16::from(has_node);
     let names = |is_shown: bool, of: fn(&ContainerView) -> &str| if is_shown { longest(of) } else { 0 };
     let left = area
         .width
         .saturating_sub(fixed)
         .saturating_sub(names(has_namespace, |view| &view.namespace))
-        .saturating_sub(names(has_container, |view| &view.container));
+        .saturating_sub(names(has_container, |view| &view.container))
+        .saturating_sub(names(has_node, |view| &view.node))
+        .max(12);
+    // A name far from its numbers is hard to follow: what pods do not need goes to the bars.
+    let pod = shown.iter().map(|view| view.pod.chars().count()).max().unwrap_or(0).clamp(12, left.into()) as u16;
+    let bar_width = (least + left - pod).min(40);
     let rows = shown.iter().map(|view| {
         let device = match (view.used_bytes, view.capacity_bytes) {
             (Some(used), Some(capacity)) => marked(view, used, capacity, bar_width.into()),
@@ -110,8 +121,9 @@ fn table(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
         };
         let names = [
             (has_namespace, Cell::from(view.namespace.clone())),
-            (true, Cell::from(shortened(&view.pod, left.max(12).into()))),
+            (true, Cell::from(shortened(&view.pod, pod.into()))),
             (has_container, Cell::from(view.container.clone())),
+            (has_node, Cell::from(shortened(&view.node, 20))),
         ];
         let numbers = [
             Cell::from(format!("{:>9}", bytes(view.used_bytes))),
@@ -124,8 +136,9 @@ fn table(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     });
     let columns = [
         (has_namespace, "NAMESPACE", Constraint::Length(longest(|view| &view.namespace))),
-        (true, "POD", Constraint::Fill(1)),
+        (true, "POD", Constraint::Length(pod)),
         (has_container, "CONTAINER", Constraint::Length(longest(|view| &view.container))),
+        (has_node, "NODE", Constraint::Length(longest(|view| &view.node))),
         (true, "     USED", Constraint::Length(9)),
         (true, "DEVICE", Constraint::Length(bar_width)),
         (true, "RISK", Constraint::Length(8)),
@@ -138,7 +151,12 @@ fn table(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     let titles = columns.iter().map(|(title, _)| *title);
     let table = Table::new(rows, widths)
         .header(Row::new(titles).style(Paint::new().add_modifier(Modifier::BOLD)))
-        .row_highlight_style(Paint::new().add_modifier(Modifier::REVERSED))
+        // Not reversed: what a bar says would turn round with it.
+        .row_highlight_style(if screen.style.color {
+            Paint::new().bg(Color::Indexed(238)).add_modifier(Modifier::BOLD)
+        } else {
+            Paint::new().add_modifier(Modifier::BOLD)
+        })
         .highlight_symbol("▸ ");
     frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(Some(screen.chosen)));
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{Hold, Protected};
 use crate::pacing::{Refusal, Stamp};
-use crate::quantity::Bytes;
+use crate::quantity::{Bytes, counted};
 
 impl fmt::Display for Hold {
     /// What stands in the way and what would change it. No moment that moves each second appears here, so that a status
@@ -95,7 +95,8 @@ impl fmt::Display for Hold {
             }
             Self::AttemptsExhausted { attempts } => write!(
                 f,
-                "{attempts} actions within 24 hours did not help this workload; it needs a person: a smaller batch, a larger device, or a fix of the leak"
+                "{} within 24 hours did not help this workload; it needs a person: a smaller batch, a larger device, or a fix of the leak",
+                counted(*attempts, "action", "actions")
             ),
             Self::DeviceBeingRelieved => {
                 f.write_str("another pod on the same device is being removed, which may be enough")
@@ -203,7 +204,7 @@ impl fmt::Display for Hold {
             }
             Self::NothingListed => f.write_str("spec.actions lists nothing that could be done"),
             Self::ScaleAtMaximum { max } => {
-                write!(f, "the workload has the {max} replicas that the policy allows at most")
+                write!(f, "the workload has the {} that the policy allows at most", counted(*max, "replica", "replicas"))
             }
         }
     }
