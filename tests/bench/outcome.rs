@@ -109,8 +109,9 @@ fn main() {
         let jobs: Vec<Job> = (0..devices).map(|_| Job::draw(&mut dice, planned)).collect();
         for ((name, _, begin), sum) in columns.iter().zip(&mut sums) {
             let cases = run(&jobs, begin(devices), Dice::new(23, fleet), sum);
-            if explain {
-                cases.iter().for_each(|case| println!("{name}, fleet {}: {case}", first + fleet));
+            let told = if explain { cases } else { Vec::new() };
+            for case in told {
+                println!("{name}, fleet {}: {case}", first + fleet);
             }
         }
     }
