@@ -53,6 +53,10 @@ pub struct Forecast {
     pub growth: Option<BytesPerSecond>,
     /// Will it run out?
     pub outlook: Outlook,
+    /// Most by which the floor of what grows has fallen of late and stayed down for a fifth of the horizon: a leak gives
+    /// nothing back. Zero where nothing grows.
+    #[serde(default)]
+    pub gave_back: Bytes,
     /// One sentence with the numbers used, for the person on call.
     pub reason: String,
 }

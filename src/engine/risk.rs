@@ -105,6 +105,7 @@ mod tests {
 
     use super::*;
     use crate::forecast::Unknown;
+    use crate::quantity::Bytes;
 
     fn prediction() -> Prediction {
         Prediction::default()
@@ -113,12 +114,12 @@ mod tests {
     fn known(class: Class, probability: f64) -> Forecast {
         let outlook =
             Outlook::Known { probability, by_horizon: [(300, 0.0), (900, 0.0), (3600, 0.0)], time_to_oom: None };
-        Forecast { class, growth: None, outlook, reason: String::new() }
+        Forecast { class, growth: None, outlook, gave_back: Bytes::ZERO, reason: String::new() }
     }
 
     fn unknown() -> Forecast {
         let outlook = Outlook::Unknown { why: Unknown::Stale };
-        Forecast { class: Class::Unknown, growth: None, outlook, reason: String::new() }
+        Forecast { class: Class::Unknown, growth: None, outlook, gave_back: Bytes::ZERO, reason: String::new() }
     }
 
     /// Feeds one forecast a second from `from` to `to`, both included, and gives the last level.

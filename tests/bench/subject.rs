@@ -71,6 +71,7 @@ pub fn walk_with(
                 class: gpumem_engine::forecast::Class::Unknown,
                 growth: None,
                 outlook: Outlook::Unknown { why: gpumem_engine::forecast::Unknown::NoData },
+                gave_back: Bytes::ZERO,
                 reason: String::new(),
             };
             feed.tenants

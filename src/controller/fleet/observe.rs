@@ -205,7 +205,7 @@ fn doubt(
 }
 
 fn unknown(why: Unknown, reason: String) -> Forecast {
-    Forecast { class: Class::Unknown, growth: None, outlook: Outlook::Unknown { why }, reason }
+    Forecast { class: Class::Unknown, growth: None, outlook: Outlook::Unknown { why }, gave_back: Bytes::ZERO, reason }
 }
 
 /// Order of devices, worst last. A device nobody knows about is worse than one known to be fine, because calling the

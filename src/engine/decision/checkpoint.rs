@@ -63,10 +63,15 @@ impl Checkpointing {
             CheckpointNeed::Required => Answer::Wait,
             CheckpointNeed::BestEffort => Answer::Pass,
         };
+        // Most answer long before the timeout, so whoever may go without an answer asks while there is time for any.
+        let (least, hurried) = match how.need {
+            CheckpointNeed::Required => (needs, false),
+            CheckpointNeed::BestEffort => (2 * grace, climb.may_come_within(2 * grace)),
+        };
         match self {
             Self::Done => Answer::Pass(Hold::CheckpointTaken),
             // The answer may still come, but what follows has to begin now to end in time.
-            Self::Waiting(_) if how.need == CheckpointNeed::BestEffort && !climb.is_later_than(2 * grace) => {
+            Self::Waiting(_) if how.need == CheckpointNeed::BestEffort && climb.may_come_within(2 * grace) => {
                 Answer::Pass(Hold::NoTimeForCheckpoint { needs })
             }
             Self::Waiting(until) => Answer::Wait(Hold::AwaitingCheckpoint { until }),
@@ -74,7 +79,7 @@ impl Checkpointing {
                 (CheckpointNeed::BestEffort, OnTimeout::Proceed) => Answer::Pass(Hold::CheckpointUnanswered),
                 (CheckpointNeed::Required, _) | (_, OnTimeout::Skip) => Answer::Wait(Hold::CheckpointUnanswered),
             },
-            Self::Open if !climb.is_later_than(needs) => too_late(Hold::NoTimeForCheckpoint { needs }),
+            Self::Open if hurried || !climb.is_later_than(least) => too_late(Hold::NoTimeForCheckpoint { needs }),
             Self::Open => match of_siblings(climb) {
                 Some(until) => Answer::Wait(Hold::AwaitingCheckpoint { until }),
                 None => Answer::Take(Step::RequestCheckpoint { timeout: how.timeout }, Blast(0)),

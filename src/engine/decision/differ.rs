@@ -1,4 +1,5 @@
-//! Would the next pod fare any better? One that grows into the same wall as quickly is not restarted for ever.
+//! What would stopping this pod buy? One that began a short while ago is not stopped, and one that grows into the same wall as
+//! quickly is not restarted for ever.
 
 use std::time::Duration;
 
@@ -9,6 +10,39 @@ use crate::pacing::{DAY, Past, PastResult, Stamp};
 
 /// A restart that buys less than this is none that helps.
 const LEAST_GAIN: Duration = Duration::from_mins(30);
+
+/// A pod is not stopped before its container is this many warm-ups old: half an hour with the default of ten minutes.
+const LEAST_AGE: u32 = 3;
+
+/// And not before it has run for this many times as long as the forecast looks ahead, up to its late decile.
+const LEAST_SEEN: u32 = 3;
+
+/// The reason not to stop a pod yet, if its container has not run for long enough.
+///
+/// Growth that is as old as the container has never been seen to end, nor to last: a cache that fills for the first time and
+/// is emptied then looks like a leak until it is. And little is at stake: running out costs what it did since its start, and
+/// a restart buys about as long as this one lasted. The same holds for a forecast that looks far ahead of little that was
+/// seen: an hour of rising load looks like growth that speeds up, and the interval is wide because of it. Where nobody knows since when it runs, nobody can say that it is old
+/// enough.
+pub(super) fn is_old_enough(warm_up: Duration, view: &View) -> Result<(), Hold> {
+    let least = LEAST_AGE * warm_up;
+    match view.age {
+        Some(age) if age < least => Err(Hold::TooYoung { least }),
+        Some(age) if view.latest_in().is_some_and(|latest| age < LEAST_SEEN * latest) => Err(Hold::TooLittleSeen),
+        Some(_) => Ok(()),
+        None => Err(Hold::PodUnverified { why: "it does not say since when the container runs".to_owned() }),
+    }
+}
+
+/// A floor that fell by more than this share of what is held was given back: allocators' lumps and noise are half of it.
+const GIVEN_BACK: u64 = 100;
+
+/// The reason not to stop a pod, if its memory went down by itself of late: what comes and goes with load or with a cache
+/// turns before the wall more often than not, and a leak gives nothing back.
+pub(super) fn gives_nothing_back(view: &View) -> Result<(), Hold> {
+    let bytes = view.forecast.gave_back;
+    if bytes.0 > view.used.0 / GIVEN_BACK { Err(Hold::GivesBack { bytes }) } else { Ok(()) }
+}
 
 /// The reason to leave the pod alone, if its replacement would run out just the same.
 ///

@@ -218,6 +218,18 @@ pub enum Hold {
         /// What it needs.
         needs: Duration,
     },
+    /// The container has not run for long enough to be stopped.
+    TooYoung {
+        /// How long it has to have run.
+        least: Duration,
+    },
+    /// The forecast looks further ahead than what was seen of the container allows.
+    TooLittleSeen,
+    /// Its memory went down by itself of late.
+    GivesBack {
+        /// Most that it gave back.
+        bytes: Bytes,
+    },
     /// The replacement would run out just the same.
     WouldNotDiffer {
         /// At about so much memory.
@@ -346,6 +358,9 @@ impl Hold {
             Self::CheckpointTaken => "CheckpointTaken",
             Self::NoTimeForCheckpoint { .. } => "NoTimeForCheckpoint",
             Self::NoTime { .. } => "NoTime",
+            Self::TooYoung { .. } => "TooYoung",
+            Self::TooLittleSeen => "TooLittleSeen",
+            Self::GivesBack { .. } => "GivesBack",
             Self::WouldNotDiffer { .. } => "WouldNotDiffer",
             Self::RestartLoop { .. } => "RestartLoop",
             Self::DidNotHelp { .. } => "DidNotHelp",

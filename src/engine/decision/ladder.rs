@@ -237,7 +237,10 @@ impl Climb<'_> {
         blast.map(|blast| blast.max(Blast(1)))
     }
 
+    /// Whether so many pods may be stopped now.
     fn permit(&self, Blast(blast): Blast) -> Result<(), Hold> {
+        differ::is_old_enough(self.policy.prediction.warm_up, self.view)?;
+        differ::gives_nothing_back(self.view)?;
         let candidate = Candidate {
             namespace: &self.view.pod.namespace,
             node: &self.view.pod.node,
@@ -258,6 +261,11 @@ impl Climb<'_> {
     /// Whether the OOM comes later than this; where nobody can say when it comes, it is not known to come earlier.
     pub fn is_later_than(&self, needs: Duration) -> bool {
         self.view.expected_in().is_none_or(|expected| expected >= needs)
+    }
+
+    /// Whether the OOM may come before this: one in ten comes before its early decile.
+    pub fn may_come_within(&self, needs: Duration) -> bool {
+        self.view.earliest_in().is_some_and(|earliest| earliest < needs)
     }
 
     /// What was done to the workload, newest first.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Hold;
-use crate::forecast::{Forecast, Outlook};
+use crate::forecast::{Forecast, Outlook, TimeToOom};
 use crate::identity::{DeviceKey, PodUid};
 use crate::pacing::{Group, Stamp, WorkloadUid};
 use crate::quantity::Bytes;
@@ -99,8 +99,22 @@ pub enum LimitState {
 impl View {
     /// Median time to the OOM, when one is expected.
     pub fn expected_in(&self) -> Option<Duration> {
+        self.time_to_oom().map(|time| time.q50)
+    }
+
+    /// Time before which one OOM in ten comes, when one is expected.
+    pub fn earliest_in(&self) -> Option<Duration> {
+        self.time_to_oom().map(|time| time.q10)
+    }
+
+    /// Time after which one OOM in ten comes, when one is expected.
+    pub fn latest_in(&self) -> Option<Duration> {
+        self.time_to_oom().map(|time| time.q90)
+    }
+
+    fn time_to_oom(&self) -> Option<TimeToOom> {
         match self.forecast.outlook {
-            Outlook::Known { time_to_oom, .. } => time_to_oom.map(|time| time.q50),
+            Outlook::Known { time_to_oom, .. } => time_to_oom,
             Outlook::Unknown { .. } => None,
         }
     }

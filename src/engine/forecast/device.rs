@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::calibration::{Calibration, Pieces};
 use super::hazard::Hazard;
 use super::passage::Passage;
+use super::past;
 use super::trend::{Trend, trend};
 use super::window::{Part, Signal, windows};
 use super::{Class, Forecast, Outlook, Tenant, TimeToOom, Unknown, reason};
@@ -49,6 +50,8 @@ struct View {
     trend: Option<Trend>,
     /// Only what the allocator holds grows, not what is live.
     cache_grows: bool,
+    /// Most that was given back of what grows; zero where nothing does.
+    gave_back: f64,
 }
 
 impl View {
@@ -76,7 +79,8 @@ pub(super) fn forecast(
             if let Some(why) = unknown(now, usable, unattributed, tenant) {
                 let class = if why == Unknown::WarmingUp { Class::WarmUp } else { Class::Unknown };
                 let reason = reason::unknown(why, tenant, now);
-                return Forecast { class, growth: None, outlook: Outlook::Unknown { why }, reason };
+                let outlook = Outlook::Unknown { why };
+                return Forecast { class, growth: None, outlook, gave_back: Bytes::ZERO, reason };
             }
             let shared = usable.unwrap_or_default() - unattributed.unwrap_or_default();
             let others = || views.iter().enumerate().filter(|(other, _)| *other != place).map(|(_, view)| view);
@@ -139,7 +143,10 @@ fn view(Tenant { series, question }: &Tenant<'_>, pieces: Pieces) -> View {
         (reserved - live).max(0.0)
     });
     let trend = trend.and_then(|trend| trend.with(pieces));
-    View { used, top, slack, trend, cache_grows: cache_grows && trend.is_none() }
+    let signal = if by_live.is_some() { Signal::Live } else { Signal::Used };
+    let warm = series.born().0 as f64 / 1000.0 + seconds(question.warm_up);
+    let gave_back = trend.map_or(0.0, |_| past::gave_back(series, signal, horizon, warm));
+    View { used, top, slack, trend, cache_grows: cache_grows && trend.is_none(), gave_back }
 }
 
 /// Whether the peaks of live memory rise with what the allocator holds.
@@ -270,6 +277,7 @@ fn answer(
             },
             time_to_oom: time,
         },
+        gave_back: Bytes::from_f64(own.gave_back),
         reason,
     }
 }

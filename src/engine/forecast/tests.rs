@@ -1,3 +1,4 @@
+use super::window::Signal;
 use super::*;
 use crate::quantity::Moment;
 use crate::series::{Point, Segment};
@@ -168,4 +169,19 @@ fn the_reason_is_a_sentence_with_its_numbers() {
     assert!(leak.reason.starts_with("grows 200 MiB/s over the last "), "{}", leak.reason);
     let pool = ask(&series(80, |_| 22_100));
     assert!(pool.reason.starts_with("a preallocated pool"), "{}", pool.reason);
+}
+
+#[test]
+fn a_leak_gives_nothing_back_whatever_its_spikes_and_load_that_fell_does() {
+    let gave = |curve: &dyn Fn(u64) -> u64| past::gave_back(&series(300, curve), Signal::Used, 90.0, 1015.0);
+    let leak = |second| 4000 + 10 * second;
+    assert_eq!(gave(&leak), 0.0);
+    assert_eq!(gave(&|second| leak(second) + if second % 60 < 10 { 2000 } else { 0 }), 0.0, "no spike is a floor");
+    let fell = gave(&|second| leak(second) - if second > 240 { 1500 } else { 0 });
+    assert!((1100.0..=1500.0).contains(&(fell / 1_048_576.0)), "{fell}");
+    let forgotten = gave(&|second| leak(second) - if second > 100 { 500 } else { 0 });
+    assert_eq!(forgotten, 0.0, "more than four horizons ago, or before the oldest block");
+    let warming =
+        past::gave_back(&series(60, |second| if second < 30 { 9000 } else { 5000 }), Signal::Used, 90.0, 1031.0);
+    assert_eq!(warming, 0.0, "what is freed while it warms up was never held");
 }

@@ -19,6 +19,19 @@ const QUIET: &[&str] = &[
     "empty_cache",
 ];
 
+/// Shapes that grow for long and end by plan: no series shows that end.
+const PLANNED: &[&str] = &[
+    "curriculum",
+    "eval_accumulation",
+    "unfreeze",
+    "stop_ramp",
+    "swapping",
+    "fragmentation",
+    "oversubscribed",
+    "doubling",
+    "helpers",
+];
+
 /// What a job is, the same for every column.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -29,6 +42,8 @@ pub struct Job {
     pub room: f64,
     /// MiB that a neighbour on the same device holds; 0 where it is alone.
     pub neighbour: f64,
+    /// End of its growth in MiB, where its owner knows one.
+    pub declared: Option<f64>,
     /// Second of its process's life at which it runs out.
     pub runs_out: Option<usize>,
     /// Seconds of progress until it is done.
@@ -44,9 +59,11 @@ pub struct Job {
 }
 
 impl Job {
-    pub fn draw(dice: &mut Dice) -> Self {
+    /// `planned`: whether what does not run out is of the shapes that end by plan.
+    pub fn draw(dice: &mut Dice, planned: bool) -> Self {
         let gradual = dice.chance(0.4);
-        let name = if gradual { dice.pick(families::GRADUAL) } else { dice.pick(QUIET) };
+        let quiet = if planned { PLANNED } else { QUIET };
+        let name = if gradual { dice.pick(families::GRADUAL) } else { dice.pick(quiet) };
         let family: &Family = families::ALL.iter().find(|family| family.name == name).expect("it is in the corpus");
         // A fixed range of seeds that nothing was fitted on.
         let fits = |run: &Run| {
@@ -61,7 +78,7 @@ impl Job {
             }
         };
         let runs_out = run.ooms.first().copied();
-        let room = run.capacity[0].1;
+        let (room, declared) = (run.capacity[0].1, run.declared);
         let mut curve = run.tenants.into_iter().next().map(|tenant| tenant.used).unwrap_or_default();
         curve.truncate(runs_out.unwrap_or(usize::MAX));
         let mut last = 0.0;
@@ -80,6 +97,7 @@ impl Job {
             room,
             neighbour: if dice.chance(0.3) { room * dice.between(0.1, 0.4) } else { 0.0 },
             curve,
+            declared,
             runs_out,
             work,
             saves_every,
@@ -113,6 +131,9 @@ pub struct Live {
     pub lost: f64,
     pub ooms: u32,
     pub stopped: u32,
+    /// Of those that were stopped, the ones that would not have run out: their curve never does, or not before they are done.
+    pub stopped_quiet: u32,
+    pub stopped_before_done: u32,
     /// A neighbour was killed along with it.
     pub neighbours_killed: u32,
 }
@@ -132,6 +153,8 @@ impl Live {
             lost: 0.0,
             ooms: 0,
             stopped: 0,
+            stopped_quiet: 0,
+            stopped_before_done: 0,
             neighbours_killed: 0,
         }
     }
@@ -177,9 +200,16 @@ impl Live {
         }
     }
 
+    /// Whether its process, left alone, runs out before the work is done.
+    pub fn would_run_out(&self, job: &Job) -> bool {
+        job.runs_out.is_some_and(|second| (second as f64) < job.restart + job.work - self.from)
+    }
+
     /// Its process is stopped from outside.
     pub fn stop(&mut self, job: &Job, now: f64) {
         self.stopped += 1;
+        self.stopped_quiet += u32::from(job.runs_out.is_none());
+        self.stopped_before_done += u32::from(job.runs_out.is_some() && !self.would_run_out(job));
         self.end(job, now);
     }
 

@@ -3,39 +3,35 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use gpumem_engine::decision::{
-    Act, CheckpointState, Decision, Levers, LimitState, PodRef, Standing, Step, View, Workload, decide,
-};
-use gpumem_engine::forecast::{Forecast, Question, Tenant, forecast_device};
-use gpumem_engine::identity::DeviceKey;
+use gpumem_engine::decision::{Act, Decision, Step, View, decide};
+use gpumem_engine::forecast::{Question, Tenant, forecast_device};
 use gpumem_engine::pacing::{
-    AdminBudgets, Breaker, Deed, DeedState, Deeds, Group, History, Past, PastResult, Stamp, WorkloadUid,
+    AdminBudgets, Breaker, Deed, DeedState, Deeds, History, Past, PastResult, Stamp, WorkloadUid,
 };
-use gpumem_engine::policy::{
-    Actions, Budget, Checkpoint, CheckpointNeed, Disruption, Mode, OnTimeout, Policy, PolicyKey, Prediction,
-};
+use gpumem_engine::policy::Policy;
 use gpumem_engine::quantity::{Bytes, Moment};
 use gpumem_engine::risk::{Hysteresis, Level};
 use gpumem_engine::series::{Point, Segment, Series};
 
+use super::SAMPLE;
 use super::job::{Job, Live};
-
-/// How long an application has for its checkpoint; a horizon of 15 minutes leaves no time for the default of ten.
-const TIMEOUT: Duration = Duration::from_mins(5);
+use super::view::view;
 
 /// What is kept of one device.
 #[derive(Default)]
-struct Device {
+pub struct Device {
     /// Of the job and of its neighbour.
     series: [Series; 2],
     risk: [Hysteresis; 2],
     process: u64,
-    asked: Option<f64>,
-    answered: bool,
+    pub asked: Option<f64>,
+    pub answered: bool,
 }
 
 pub struct Operator {
     policy: Policy,
+    /// Whether owners declared the ends of growth that they know.
+    declared: bool,
     devices: Vec<Device>,
     deeds: Vec<(Deed, Option<f64>)>,
     histories: BTreeMap<WorkloadUid, History>,
@@ -44,58 +40,57 @@ pub struct Operator {
     pub neighbours_stopped: u32,
     /// Why nothing was done about each job at the last tick.
     pub last: Vec<&'static str>,
-    /// Requests for checkpoints.
+    /// Requests for checkpoints, and those to jobs that would not have run out.
     pub asked: u32,
+    pub asked_in_vain: u32,
+    /// What is to be told of every pod that was stopped and would not have run out.
+    pub cases: Vec<String>,
     /// Why nothing was done, by reason, counted once a tick and pod.
     pub held: BTreeMap<&'static str, u32>,
 }
 
-/// The defaults of a policy, with the rungs Checkpoint and Evict and budgets for a fleet of this size.
-fn policy(devices: usize) -> Policy {
-    let share = |percent: usize| (devices * percent / 100).max(1) as u32;
-    Policy {
-        key: PolicyKey { namespace: "ml".into(), name: "fleet".into() },
-        mode: Mode::Enforce,
-        paused: Vec::new(),
-        precedence: 0,
-        containers: Vec::new(),
-        budget: Budget::Device,
-        headroom: Bytes::ZERO,
-        prediction: Prediction::default(),
-        actions: Actions {
-            checkpoint: Some(Checkpoint {
-                timeout: TIMEOUT,
-                need: CheckpointNeed::BestEffort,
-                on_timeout: OnTimeout::Proceed,
-            }),
-            evict: true,
-            ..Actions::default()
-        },
-        growth: None,
-        disruption: Disruption {
-            max_concurrent: share(10),
-            max_per_hour: share(30),
-            min_available: 0,
-            require_budget: false,
-            cooldown: Duration::from_mins(15),
-            max_attempts: 3,
-            protect: Vec::new(),
-        },
-    }
-}
-
-fn mib(value: f64) -> Bytes {
+pub fn mib(value: f64) -> Bytes {
     Bytes::from_f64(value * 1_048_576.0)
 }
 
-fn stamp(now: f64) -> Stamp {
+pub fn stamp(now: f64) -> Stamp {
     Stamp(1_000_000 + now as i64)
 }
 
+fn point(at: f64, used: f64) -> Point {
+    Point { at: Moment((at * 1000.0) as u64), used: mib(used), allocator: None }
+}
+
+/// The seconds since the last sample of the loop.
+fn seconds(now: f64) -> impl Iterator<Item = f64> {
+    (0..SAMPLE as u32).rev().map(move |back| now - f64::from(back)).filter(|at| *at >= 0.0)
+}
+
+/// One line: what was stopped, how it went until then and would have gone on, and why it was stopped.
+fn case(now: f64, view: &View, job: &Job, live: &Live) -> String {
+    let second = now - live.since.unwrap_or(now);
+    let top = |from: f64, to: f64| (from as u32..to as u32).map(|at| job.used(f64::from(at))).fold(0.0, f64::max);
+    format!(
+        "{} {}, process {}, stopped after {:.0} s at {:.3} of its room; highest before {:.3}, in the hour after {:.3}; {:?}, \
+         gave back {}: {}",
+        view.pod.name,
+        job.family,
+        live.process,
+        second,
+        job.used(second) / job.room,
+        top(0.0, second) / job.room,
+        top(second, second + 3600.0) / job.room,
+        view.forecast.class,
+        view.forecast.gave_back,
+        view.forecast.reason
+    )
+}
+
 impl Operator {
-    pub fn new(devices: usize) -> Self {
+    pub fn new(devices: usize, policy: Policy, declared: bool) -> Self {
         Self {
-            policy: policy(devices),
+            policy,
+            declared,
             devices: (0..devices).map(|_| Device::default()).collect(),
             deeds: Vec::new(),
             histories: BTreeMap::new(),
@@ -103,21 +98,23 @@ impl Operator {
             neighbours_stopped: 0,
             last: vec![""; devices],
             asked: 0,
+            asked_in_vain: 0,
+            cases: Vec::new(),
             held: BTreeMap::new(),
         }
     }
 
-    /// Takes a sample of every device.
+    /// Takes the samples of every device since the last call, one a second as the agent does unless told otherwise.
     pub fn sample(&mut self, now: f64, jobs: &[Job], live: &mut [Live]) {
-        let at = Moment((now * 1000.0) as u64);
         for ((device, job), live) in self.devices.iter_mut().zip(jobs).zip(live) {
             if device.process != live.process {
                 (device.process, device.asked, device.answered) = (live.process, None, false);
                 device.risk[0] = Hysteresis::default();
             }
             if let Some(since) = live.since {
-                let point = Point { at, used: mib(job.used(now - since)), allocator: None };
-                device.series[0].push(Segment(live.process), point);
+                for at in seconds(now).filter(|at| *at >= since) {
+                    device.series[0].push(Segment(live.process), point(at, job.used(at - since)));
+                }
                 let answer = device.asked.zip(job.answers_in).is_some_and(|(asked, answers)| now - asked >= answers);
                 if answer && !device.answered && live.is_ready(job, now) {
                     device.answered = true;
@@ -125,7 +122,7 @@ impl Operator {
                 }
             }
             if job.neighbour > 0.0 {
-                device.series[1].push(Segment(1), Point { at, used: mib(job.neighbour), allocator: None });
+                device.series[1].push(Segment(1), point(now, job.neighbour));
             }
         }
     }
@@ -166,31 +163,35 @@ impl Operator {
     }
 
     fn look(&mut self, now: f64, place: usize, job: &Job, live: &Live, views: &mut Vec<(usize, View)>) {
+        let timeout = self.policy.actions.checkpoint.map_or(Duration::ZERO, |checkpoint| checkpoint.timeout);
         let device = &mut self.devices[place];
         let running = [live.since.is_some(), job.neighbour > 0.0];
-        let capacity = mib(job.room + job.neighbour);
-        let question = Question {
+        let capacity = mib(job.room + job.neighbour) - self.policy.headroom;
+        let question = |tenant: usize| Question {
             horizon: self.policy.prediction.horizon,
             capacity,
-            declared_peak: None,
+            declared_peak: job.declared.filter(|_| self.declared && tenant == 0).map(mib),
             warm_up: self.policy.prediction.warm_up,
             min_samples: self.policy.prediction.min_samples,
             max_sample_age: self.policy.prediction.max_sample_age,
         };
         let who: Vec<usize> = (0..2).filter(|tenant| running[*tenant]).collect();
         let tenants: Vec<Tenant<'_>> =
-            who.iter().map(|tenant| Tenant { series: &device.series[*tenant], question: question.clone() }).collect();
+            who.iter().map(|tenant| Tenant { series: &device.series[*tenant], question: question(*tenant) }).collect();
         let at = Moment((now * 1000.0) as u64);
         let answers = forecast_device(at, Some(capacity), Some(Bytes::ZERO), &tenants);
         for (tenant, forecast) in who.into_iter().zip(answers) {
             let level = device.risk[tenant].feed(at, &self.policy.prediction, &forecast);
-            let view = view(now, place, tenant, job, live, device, level, forecast);
+            let view = view(now, place, tenant, job, live, device, timeout, level, forecast);
             views.push((place, view));
         }
     }
 
     fn carry_out(&mut self, now: f64, place: usize, view: &View, act: &Act, jobs: &[Job], live: &mut [Live]) {
         let neighbour = act.pod.name.starts_with("neighbour");
+        if act.blast > 0 && (neighbour || jobs[place].runs_out.is_none()) {
+            self.cases.push(case(now, view, &jobs[place], &live[place]));
+        }
         let result = if act.blast > 0 { PastResult::Disrupted } else { PastResult::Harmless };
         let past = Past {
             step: Some(act.step.kind()),
@@ -203,6 +204,7 @@ impl Operator {
         match act.step {
             Step::RequestCheckpoint { .. } => {
                 self.asked += 1;
+                self.asked_in_vain += u32::from(!live[place].would_run_out(&jobs[place]));
                 self.devices[place].asked = Some(now);
             }
             Step::WithdrawCheckpoint { .. } => {
@@ -245,58 +247,5 @@ impl Operator {
         self.deeds.retain(|(deed, _)| {
             deed.state != DeedState::Settled || stamp(now).since(deed.at) < Duration::from_hours(1)
         });
-    }
-}
-
-#[expect(clippy::too_many_arguments, reason = "all that a view is made of")]
-fn view(
-    now: f64,
-    place: usize,
-    tenant: usize,
-    job: &Job,
-    live: &Live,
-    device: &Device,
-    level: Level,
-    forecast: Forecast,
-) -> View {
-    let name = if tenant == 0 { format!("job-{place}") } else { format!("neighbour-{place}") };
-    let uid = if tenant == 0 { format!("{name}-{}", live.process) } else { name.clone() };
-    let since = live.since.unwrap_or(now);
-    let ready = tenant == 1 || live.is_ready(job, now);
-    let group = Group { desired: 1, ready: u32::from(ready), rolling_out: false, budgets: 0 };
-    let checkpoint = match device.asked.filter(|_| tenant == 0) {
-        None => CheckpointState::NotRequested,
-        Some(_) if device.answered => CheckpointState::Done { id: "r".into(), pod: uid.as_str().into() },
-        Some(asked) => {
-            CheckpointState::Requested { id: "r".into(), pod: uid.as_str().into(), deadline: stamp(asked) + TIMEOUT }
-        }
-    };
-    View {
-        pod: PodRef {
-            namespace: "ml".into(),
-            name: name.clone(),
-            uid: uid.as_str().into(),
-            node: format!("node-{}", place / 8),
-        },
-        workload: Workload {
-            api_version: "batch/v1".into(),
-            kind: "Job".into(),
-            name: name.clone(),
-            uid: WorkloadUid(name),
-        },
-        container: "main".into(),
-        device: DeviceKey::whole(format!("gpu-{place}").as_str()),
-        used: mib(if tenant == 0 { job.used(now - since) } else { job.neighbour }),
-        level,
-        forecast,
-        sample_age: Duration::ZERO,
-        standing: Ok(Standing { group, ready, levers: Levers::eviction_only("Job"), grace: Duration::from_secs(30) }),
-        checkpoint,
-        notified: None,
-        age: (tenant == 0).then(|| Duration::from_secs_f64(now - since)),
-        high_since: None,
-        shared: job.neighbour > 0.0,
-        room: None,
-        limit: LimitState::NotSet,
     }
 }

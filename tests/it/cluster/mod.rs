@@ -165,7 +165,7 @@ impl Cluster {
         policy.and_then(|policy| policy["metadata"]["generation"].as_i64()).unwrap_or_default()
     }
 
-    /// A running pod that has been Ready for `ready_for` seconds.
+    /// A pod that has run for eight hours and been Ready for `ready_for` seconds.
     pub fn pod(&self, name: &str, app: &str, owner: Value, ready_for: i64) {
         let owners = if owner.is_null() { json!([]) } else { json!([owner]) };
         self.world().put(
@@ -175,9 +175,16 @@ impl Cluster {
                 "apiVersion": "v1", "kind": "Pod",
                 "metadata": {"namespace": "ml", "name": name, "labels": {"app": app}, "ownerReferences": owners},
                 "spec": {"nodeName": NODE, "containers": []},
-                "status": {"phase": "Running", "conditions": [
-                    {"type": "Ready", "status": "True", "lastTransitionTime": rfc3339(Stamp(self.stamp - ready_for))}
-                ]}
+                "status": {
+                    "phase": "Running",
+                    "conditions": [
+                        {"type": "Ready", "status": "True", "lastTransitionTime": rfc3339(Stamp(self.stamp - ready_for))}
+                    ],
+                    "containerStatuses": [{
+                        "name": "main", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                        "state": {"running": {"startedAt": rfc3339(Stamp(self.stamp - 8 * 3600))}}
+                    }]
+                }
             }),
         );
     }
@@ -495,6 +502,7 @@ fn observation(report: &Report) -> Observation {
             class: Class::Leak,
             growth: None,
             outlook: report.outlook.clone(),
+            gave_back: Bytes::ZERO,
             reason: "70 GiB used of 80 GiB, growing 34 MiB/s".to_owned(),
         },
         sample_age: report.age,

@@ -174,6 +174,19 @@ impl fmt::Display for Hold {
                 needs.as_secs(),
                 rung.verb()
             ),
+            Self::TooYoung { least } => write!(
+                f,
+                "its container has run for less than the {} s (three times warmUpSeconds) after which it may be stopped: growth as old as the container may be a cache that fills for the first time, and running out now costs no more than the work since its start",
+                least.as_secs()
+            ),
+            Self::TooLittleSeen => f.write_str(
+                "one time in ten the OOM would come later than in a third of the time that its container has run: too little was seen of it to stop it for that; this ends when the OOM is nearer or the forecast surer",
+            ),
+            Self::GivesBack { bytes } => write!(
+                f,
+                "it gave back {:.1} GiB by itself within the last hours and may again: what comes and goes with load is not stopped for growing; if it is a leak all the same, stop it by hand",
+                bytes.as_f64() / Bytes::gib(1).as_f64()
+            ),
             Self::WouldNotDiffer { used } => write!(
                 f,
                 "the pod before this one reached about {} GiB as quickly, alone on its device: the next would as well; it needs a person: a smaller batch, a larger device, or a fix of the leak",

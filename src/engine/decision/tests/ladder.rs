@@ -265,8 +265,9 @@ fn what_was_tried_on_this_pod_and_did_not_help_is_not_tried_again() {
 
 #[test]
 fn a_pod_whose_replacement_would_run_out_as_quickly_is_left_alone() {
-    let policy = listing(Actions { evict: true, ..Actions::default() });
     let (secs, minutes) = (Duration::from_secs, Duration::from_mins);
+    let mut policy = listing(Actions { evict: true, ..Actions::default() });
+    policy.prediction.warm_up = minutes(5);
     let before = |used, age, pod: &str| {
         let past = Past {
             pod: Some(pod.into()),
@@ -277,10 +278,10 @@ fn a_pod_whose_replacement_would_run_out_as_quickly_is_left_alone() {
         let history = History { past: vec![past], ..History::default() };
         Deeds { histories: [(WorkloadUid("w".into()), history)].into(), ..Deeds::default() }
     };
-    let view = View { age: Some(minutes(20)), ..levered() };
+    let view = View { age: Some(minutes(20)), forecast: at_risk("a", "w", 120).forecast, ..levered() };
     let same = before(Bytes::gib(70), minutes(20), "b");
     assert_eq!(taken(&policy, &view, &same), Err(Hold::WouldNotDiffer { used: Bytes::gib(70) }));
-    let differs: [(&str, View, Deeds); 7] = [
+    let differs: [(&str, View, Deeds); 6] = [
         ("it held much less", view.clone(), before(Bytes::gib(50), minutes(20), "b")),
         ("it ran for much longer", view.clone(), before(Bytes::gib(70), minutes(29) + secs(59), "b")),
         (
@@ -290,7 +291,6 @@ fn a_pod_whose_replacement_would_run_out_as_quickly_is_left_alone() {
         ),
         ("it may find a freer device", View { shared: true, ..view.clone() }, same.clone()),
         ("a limit holds", View { limit: LimitState::Holds { bytes: Bytes::gib(60) }, ..view.clone() }, same.clone()),
-        ("its age is not known", View { age: None, ..view.clone() }, same.clone()),
         ("it is the same pod", view.clone(), before(Bytes::gib(70), minutes(20), "a")),
     ];
     for (why, view, deeds) in differs {
@@ -302,8 +302,66 @@ fn a_pod_whose_replacement_would_run_out_as_quickly_is_left_alone() {
         };
         assert_eq!(taken(&policy, &view, &deeds), expected, "{why}");
     }
-    let quicker = View { age: Some(minutes(10)), ..view };
-    assert_eq!(taken(&policy, &quicker, &before(Bytes::gib(70), minutes(20), "b")), Ok(StepKind::Evict));
+    let quicker = View { age: Some(minutes(16)), ..view };
+    assert_eq!(taken(&policy, &quicker, &before(Bytes::gib(70), minutes(25), "b")), Ok(StepKind::Evict));
+}
+
+#[test]
+fn a_container_younger_than_three_warm_ups_is_not_stopped_and_not_asked_to_save_its_work() {
+    let least = Duration::from_mins(30);
+    let young = |age| View { age, ..levered() };
+    let checkpoint = everything().checkpoint.map(|how| Checkpoint { timeout: Duration::from_mins(1), ..how });
+    for actions in [
+        Actions { evict: true, ..Actions::default() },
+        Actions { suspend_to_host: true, ..Actions::default() },
+        Actions { suspend_workload: Some(Resume::Manual), ..Actions::default() },
+        Actions { checkpoint, evict: true, ..Actions::default() },
+    ] {
+        let policy = listing(actions);
+        let too_young = young(Some(least.saturating_sub(Duration::from_secs(1))));
+        assert_eq!(taken(&policy, &too_young, &Deeds::default()), Err(Hold::TooYoung { least }));
+        let unknown = taken(&policy, &young(None), &Deeds::default());
+        assert!(matches!(unknown, Err(Hold::PodUnverified { .. })), "{unknown:?}");
+        let old = View { forecast: at_risk("a", "w", 300).forecast, ..young(Some(least)) };
+        assert!(taken(&policy, &old, &Deeds::default()).is_ok());
+    }
+    // A checkpoint that nothing follows harms nobody, and a shorter warm-up is the owner's word that it is over sooner.
+    let save = listing(Actions { checkpoint: everything().checkpoint, ..Actions::default() });
+    let minute = View { forecast: at_risk("a", "w", 10 * 60).forecast, ..young(Some(Duration::from_mins(1))) };
+    assert_eq!(taken(&save, &minute, &Deeds::default()), Ok(StepKind::RequestCheckpoint));
+    let mut quick = listing(Actions { evict: true, ..Actions::default() });
+    quick.prediction.warm_up = Duration::from_secs(20);
+    let near = View { forecast: at_risk("a", "w", 10).forecast, ..minute };
+    let standing = near.standing.clone().map(|standing| Standing { grace: Duration::from_secs(1), ..standing });
+    assert_eq!(taken(&quick, &View { standing, ..near }, &Deeds::default()), Ok(StepKind::Evict));
+}
+
+#[test]
+fn a_forecast_that_looks_further_ahead_than_a_third_of_what_was_seen_stops_nobody() {
+    let policy = listing(Actions { evict: true, ..Actions::default() });
+    // One in ten OOMs comes after 24 minutes.
+    let aged = |minutes| View {
+        forecast: at_risk("a", "w", 12 * 60).forecast,
+        age: Some(Duration::from_mins(minutes)),
+        ..levered()
+    };
+    assert_eq!(taken(&policy, &aged(71), &Deeds::default()), Err(Hold::TooLittleSeen));
+    assert_eq!(taken(&policy, &aged(72), &Deeds::default()), Ok(StepKind::Evict));
+}
+
+#[test]
+fn what_gave_memory_back_by_itself_is_not_stopped_for_growing() {
+    let gave = |bytes| {
+        let mut view = levered();
+        view.forecast.gave_back = bytes;
+        view
+    };
+    let evict = listing(Actions { evict: true, ..Actions::default() });
+    let more = Bytes(Bytes::gib(70).0 / 100 + 1);
+    assert_eq!(taken(&evict, &gave(more), &Deeds::default()), Err(Hold::GivesBack { bytes: more }));
+    assert_eq!(taken(&evict, &gave(Bytes::mib(700)), &Deeds::default()), Ok(StepKind::Evict), "an allocator's lumps");
+    let everything = Policy { actions: Actions { limit_growth: false, scale: None, ..everything() }, ..evict };
+    assert_eq!(taken(&everything, &gave(more), &Deeds::default()), Err(Hold::GivesBack { bytes: more }));
 }
 
 #[test]
@@ -346,6 +404,9 @@ fn every_reason_is_one_word_and_every_sentence_ends_open() {
         Hold::CheckpointUnanswered,
         Hold::NoTime { rung: Rung::Evict, needs: Duration::from_secs(30) },
         Hold::WouldNotDiffer { used: Bytes::gib(70) },
+        Hold::TooYoung { least: Duration::from_mins(30) },
+        Hold::TooLittleSeen,
+        Hold::GivesBack { bytes: Bytes::gib(2) },
         Hold::AutoscalerExpected { until: NOW },
         Hold::LimitPending,
     ] {
@@ -356,13 +417,14 @@ fn every_reason_is_one_word_and_every_sentence_ends_open() {
 
 #[test]
 fn a_workload_in_a_restart_loop_is_not_evicted_again() {
-    let evict = listing(Actions { evict: true, ..Actions::default() });
+    let mut evict = listing(Actions { evict: true, ..Actions::default() });
+    evict.prediction.warm_up = Duration::from_mins(3);
     let known = Loop { container: "main".into(), count: 3, peak: Bytes::gib(75), since: Stamp(NOW.0 - 3600) };
     let looping = |restart_loop: Loop| {
         let history = History { restart_loop: Some(restart_loop), ..History::default() };
         Deeds { histories: [(WorkloadUid("w".into()), history)].into(), ..Deeds::default() }
     };
-    let young = View { age: Some(Duration::from_mins(10)), ..levered() };
+    let young = View { age: Some(Duration::from_mins(10)), forecast: at_risk("a", "w", 90).forecast, ..levered() };
     let hold = Hold::RestartLoop { ooms: 3, peak: Bytes::gib(75) };
     assert_eq!(taken(&evict, &young, &looping(known.clone())), Err(hold.clone()));
     assert_eq!(taken(&evict, &View { age: None, ..levered() }, &looping(known.clone())), Err(hold.clone()));
@@ -375,6 +437,9 @@ fn a_workload_in_a_restart_loop_is_not_evicted_again() {
     steps.forecast.class = Class::Plateau;
     assert_eq!(taken(&evict, &steps, &looping(known.clone())), Err(hold));
     // Its suspension ends the loop.
-    let suspend = listing(Actions { suspend_workload: Some(Resume::Manual), evict: true, ..Actions::default() });
+    let suspend = Policy {
+        actions: Actions { suspend_workload: Some(Resume::Manual), evict: true, ..Actions::default() },
+        ..evict.clone()
+    };
     assert_eq!(taken(&suspend, &young, &looping(known)), Ok(StepKind::SuspendWorkload));
 }

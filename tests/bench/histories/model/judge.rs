@@ -74,6 +74,11 @@ impl Judge {
         if act.blast == 0 || act.dry_run {
             return Ok(());
         }
+        let late = Duration::from_secs_f64(1.2 * pod.seconds as f64);
+        promise!(now.since(pod.born) >= 3 * late, "stops a pod of which too little was seen");
+        let young = now.since(pod.born) < 3 * policy.prediction.warm_up;
+        promise!(!young, "stops a pod that is younger than three warm-ups");
+        promise!(pod.gave_back.0 == 0, "stops a pod whose memory comes and goes");
         let checkpoint = actions.checkpoint.filter(|checkpoint| checkpoint.need == CheckpointNeed::Required);
         let answered = pod.request.as_ref().is_some_and(|request| request.done && request.pod == pod.uid);
         promise!(checkpoint.is_none() || answered, "stops a pod without the checkpoint that is required");

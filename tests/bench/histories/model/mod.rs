@@ -158,7 +158,12 @@ fn policy(dice: &mut Dice) -> Policy {
         containers: Vec::new(),
         budget: Budget::Device,
         headroom: Bytes::ZERO,
-        prediction: Prediction { clear_for: Duration::from_secs(30), ..Prediction::default() },
+        // Replacements that are a minute old may be stopped: with the default of half an hour hardly one ever would.
+        prediction: Prediction {
+            clear_for: Duration::from_secs(30),
+            warm_up: Duration::from_secs(20),
+            ..Prediction::default()
+        },
         actions: Actions {
             notify: false,
             limit_growth: false,
@@ -217,6 +222,7 @@ impl Run {
                     pod.probability = if pod.level == Level::High { dice.between(0.6, 1.0) } else { 0.3 };
                     pod.seconds = dice.log_between(10.0, 5000.0) as u64;
                     pod.sample_age = dice.log_between(1.0, 60.0) as u64;
+                    pod.gave_back = if dice.chance(0.05) { Bytes::gib(5) } else { Bytes::ZERO };
                 }
                 match &mut pod.request {
                     Some(request) if now < request.deadline && dice.chance(0.4) => request.done = true,

@@ -33,6 +33,7 @@ pub struct Pod {
     pub probability: f64,
     pub seconds: u64,
     pub sample_age: u64,
+    pub gave_back: Bytes,
     pub request: Option<Request>,
     /// The call that moved it to host memory: its node's desired state keeps that.
     pub moved: Option<String>,
@@ -79,7 +80,9 @@ impl World {
                 rolling_out: false,
             };
             for _ in 0..desired {
-                let pod = world.pod(dice, 0.0);
+                let mut pod = world.pod(dice, 0.0);
+                // Most ran for hours before the history begins.
+                pod.born = Stamp(world.now.0 - dice.log_between(30.0, 30_000.0) as i64);
                 owner.pods.push(pod);
             }
             world.owners.push(owner);
@@ -100,6 +103,7 @@ impl World {
             probability: 0.1,
             seconds: 3600,
             sample_age: 2,
+            gave_back: Bytes::ZERO,
             request: None,
             moved: None,
         }
@@ -237,7 +241,11 @@ impl World {
         let ready = pod.ready_at <= self.now;
         let standing = Standing { group, ready, levers, grace: secs(30) };
         let opted_out = || Hold::OptedOut { place: "the pod's annotation".to_owned() };
-        let time = TimeToOom { q10: secs(pod.seconds / 2), q50: secs(pod.seconds), q90: secs(pod.seconds * 2) };
+        let time = TimeToOom {
+            q10: secs(pod.seconds / 2),
+            q50: secs(pod.seconds),
+            q90: Duration::from_secs_f64(1.2 * pod.seconds as f64),
+        };
         View {
             pod: PodRef {
                 namespace: "ml".into(),
@@ -258,6 +266,7 @@ impl World {
                     by_horizon: [(300, 0.0), (900, pod.probability), (3600, pod.probability)],
                     time_to_oom: Some(time),
                 },
+                gave_back: pod.gave_back,
                 reason: String::new(),
             },
             sample_age: secs(pod.sample_age),
