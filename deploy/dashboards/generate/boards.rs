@@ -84,6 +84,7 @@ fn promql(text: &str) -> String {
         ("workload_aside", "workload:gpumem_memory_set_aside_bytes:sum"),
         ("ooms", "workload:gpumem_oom_events:increase15m"),
         ("node_used", "node:gpumem_device_memory_used_per_total:ratio"),
+        ("all", "cluster:gpumem_device_memory_total_bytes:sum"),
         ("idle", "cluster:gpumem_device_memory_idle_bytes:sum"),
         // Labels.
         ("C", r#"cluster=~"$cluster""#),
@@ -112,7 +113,7 @@ const RATIO_STEPS: [(&str, Option<f64>); 2] = [(CALM, None), (ELEVATED, Some(0.9
 const GOOD_IF_ZERO: [(&str, Option<f64>); 2] = [(LOW, None), (HIGH, Some(1.0))];
 
 fn new_ooms() -> (&'static str, &'static str, String, &'static str) {
-    let expr = promql("@ooms@{@N@} - (@ooms@{@N@} offset 1m) > 0 or @ooms@{@N@} > 0 unless @ooms@{@N@} offset 1m");
+    let expr = promql("@ooms@{@N@} > 0 unless @ooms@{@N@} <= @ooms@{@N@} offset 1m");
     ("Out of memory", CRITICAL, expr, "{{workload_kind}} {{namespace}}/{{workload}} ran out of GPU memory")
 }
 

@@ -42,7 +42,7 @@ pub(super) fn board() -> Board {
                 .into(),
             Panel::lines("Length of a cycle", "s", "Nine of ten cycles of driver, /proc and attribution take at most this long. Above the interval the driver is too slow.")
                 .every("5m")
-                .query("{{node}}", promql("histogram_quantile(0.9, sum by (cluster, node, instance, le) (rate(@cycle@_bucket{@C@}[$__rate_interval])))"))
+                .query("{{node}}", promql("histogram_quantile(0.9, sum by (cluster, node, instance, le) (rate(@cycle@_bucket{@C@,node=~\"$node\"}[$__rate_interval])))"))
                 .into(),
             Panel::lines("What went wrong, times a minute", "short", "Failed driver queries, failed reads of /proc, and input that was not believed.")
                 .query("driver: {{query}} {{kind}}", promql("60 * sum by (query, kind) (rate(@query_failures@{@C@}[$__rate_interval])) > 0"))

@@ -159,7 +159,7 @@ pub(super) fn board() -> Board {
                 .size(16, 9)
                 .every("2m")
                 .query("{{namespace}}", promql("sum by (namespace) (@used@{@N@})"))
-                .query("all GPU memory", promql("sum(max by (@device@) (@total@{@C@}))"))
+                .query("all GPU memory", promql("sum(@all@{@C@})"))
                 .field("all GPU memory", &reference_line())
                 .into(),
             Panel::gauge_bars("Used by node", "percentunit", "Share of each node's GPU memory that is allocated. High is not bad: pools are full by design.")

@@ -187,7 +187,7 @@ pub(super) fn board() -> Board {
             Row("Over time").into(),
             Panel::lines("Set aside and used", "bytes", "All memory that containers have for themselves, and what they use of it. The gap is what sharing, smaller GPUs or MIG could give back.")
                 .every("10m")
-                .query("all GPU memory", promql("sum(max by (@device@) (@total@{@C@}))"))
+                .query("all GPU memory", promql("sum(@all@{@C@})"))
                 .query("set aside", promql("sum(@workload_aside@{@N@})"))
                 .query("used", promql("sum(@workload_used@{@N@})"))
                 .field("all GPU memory", &[

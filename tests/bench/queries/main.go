@@ -221,6 +221,7 @@ func controllers(nodes int) {
 		}
 	}
 	add(constant(40*gib), "cluster:gpumem_device_memory_idle_bytes:sum")
+	add(constant(float64(nodes)*gpus*device), "cluster:gpumem_device_memory_total_bytes:sum")
 }
 
 func write(dir string, from, to int64) error {
