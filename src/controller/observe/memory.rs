@@ -178,12 +178,11 @@ impl Memory {
         age: Duration,
     ) -> Result<PodFacts, Hold> {
         let known = self.pods.get(&pod.uid).filter(|(at, _)| now.stamp.since(*at) < age);
-        let facts = match known {
-            Some((_, facts)) => facts.clone(),
-            None => {
-                let facts = read_reported(ctx, pod).await;
-                self.learn_pod(ctx, now, pod, facts)
-            }
+        let facts = if let Some((_, facts)) = known {
+            facts.clone()
+        } else {
+            let facts = read_reported(ctx, pod).await;
+            self.learn_pod(ctx, now, pod, facts)
         };
         let facts = facts?;
         facts.confirm(node, pod)?;
