@@ -109,6 +109,15 @@ impl Monitoring {
             .collect())
     }
 
+    /// Prometheus takes connections and answers nothing, or goes on.
+    pub fn hang(&self, hangs: bool) -> Result<()> {
+        // It is the last that was started.
+        let process = self.processes.last().context("Prometheus runs")?.id().to_string();
+        let signal = if hangs { "-STOP" } else { "-CONT" };
+        ensure!(Command::new("kill").args([signal, &process]).status()?.success(), "kill {signal} {process}");
+        Ok(())
+    }
+
     async fn api(&self, path: &str) -> Result<Value> {
         Ok(serde_json::from_str(&get(&self.address.to_string(), path).await?)?)
     }
