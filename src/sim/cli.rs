@@ -97,6 +97,9 @@ pub struct WorkloadArgs {
     /// Time between two lines of progress
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     pub progress: Duration,
+    /// Time before it touches the driver: it imports libraries and reads its data
+    #[arg(long, default_value = "0s", value_parser = parse_duration)]
+    pub delay: Duration,
     /// Exit code when a signal ends it: 143 as a program that does not handle SIGTERM
     #[arg(long, default_value_t = 0, value_name = "CODE")]
     pub exit_on_signal: u8,
@@ -185,8 +188,12 @@ pub fn main_workload(args: WorkloadArgs) -> ExitCode {
         tick,
         patience,
         progress,
+        delay,
         exit_on_signal,
     } = args;
+    if !delay.is_zero() && signals.wait(delay).is_some() {
+        return ExitCode::from(exit_on_signal);
+    }
     let config =
         workload::Config { socket, shape, device, name, kind, speed, tick, patience, progress, exit_on_signal };
     match workload::run(&config, &signals, |line| say(&line)) {

@@ -64,7 +64,17 @@ pub fn block(shape: &Shape, run: &Run) -> Block {
     });
     let mlp_tensors = match shape.family {
         // Gate, its activation, up; the product is the input of the down projection, kept when that is trained.
-        Family::Llama | Family::Gemma | Family::T5 => 3.0 + f64::from(trains),
+        Family::Llama | Family::Gemma => 3.0 + f64::from(trains),
+        // ReLU's output, what dropout leaves of it, and its mask.
+        Family::T5 if !shape.gated => 2.5,
+        // `gelu_new` as below, times the other half, and dropout.
+        Family::T5 => {
+            if run.compute == Compute::Autocast {
+                10.5
+            } else {
+                7.5
+            }
+        }
         // gelu_new is written as single operations: power, tanh, sum and two products keep five tensors. Under autocast
         // the power runs in fp32, and so does what follows it.
         _ if shape.composed_gelu && run.compute == Compute::Autocast => 8.0,
@@ -74,7 +84,12 @@ pub fn block(shape: &Shape, run: &Run) -> Block {
         Family::Gpt2 | Family::Bert | Family::NeoX => 1.0 + f64::from(trains),
         Family::Unknown => 4.0,
     };
-    let masks = if matches!(shape.family, Family::Gpt2 | Family::Bert | Family::Opt) { 2.0 * hidden } else { 0.0 };
+    let masks = match shape.family {
+        Family::Gpt2 | Family::Bert | Family::Opt => 2.0 * hidden,
+        // The decoder's blocks have three places with dropout.
+        Family::T5 => 2.5 * hidden,
+        _ => 0.0,
+    };
     let fused = if run.compiled { 0.6 } else { 1.0 };
     let kept = (norms + inputs + masks + copies) / replicated + (attention + mlp_tensors * width * pass) / tensor;
     Block {
@@ -95,11 +110,15 @@ fn outside_matrices(shape: &Shape, run: &Run) -> (f64, f64) {
     match shape.family {
         Family::Llama | Family::Gemma | Family::T5 => {
             // RMSNorm in fp32: the input raised to fp32, and the normalised one for its weight's gradient.
-            let weighed = if shape.family == Family::Gemma { 4.0 } else { stream };
+            let weighed = if shape.wide_norms { 4.0 } else { stream };
             let norm = if shape.layer_norm { stream * hidden } else { 4.0 * hidden + trains * weighed * hidden };
             let norms = if shape.post_norms { 4.0 } else { 2.0 };
-            let queries =
-                if shape.qk_norm { (4.0 + trains * pass) * (shape.query_width() + shape.key_width()) } else { 0.0 };
+            let weighed_heads = if shape.wide_norms { 4.0 } else { pass };
+            let queries = if shape.qk_norm {
+                (4.0 + trains * weighed_heads) * (shape.query_width() + shape.key_width())
+            } else {
+                0.0
+            };
             let inputs = if is_cast { 5.0 } else { 2.0 };
             (norms * norm + queries, trains * inputs * pass * hidden)
         }
@@ -124,7 +143,7 @@ fn attention(shape: &Shape, run: &Run) -> (f64, f64, f64) {
     let composed = run.attention == Attention::Sdpa && (is_shared || shape.family == Family::T5);
     let falls_back =
         composed || run.attention == Attention::Sdpa && run.compute == Compute::Fp32 && shape.kv_heads < shape.heads;
-    let is_eager = run.attention == Attention::Eager || falls_back;
+    let is_eager = run.attention == Attention::Eager || falls_back || shape.writes_scores;
     // Rotary positions make new queries and keys while the joint projection stays alive behind the values.
     let joint = if shape.family == Family::NeoX && !is_eager { 2.0 * queries } else { 0.0 };
     if !is_eager {
@@ -134,12 +153,21 @@ fn attention(shape: &Shape, run: &Run) -> (f64, f64, f64) {
     // Keys and values are repeated for each query head, unless there is one of them.
     let repeated = if shape.kv_heads == 1 && !falls_back { 2.0 * keys } else { 2.0 * queries };
     let kept = pass * (queries + repeated + if trains || run.compute != Compute::Half { queries } else { 0.0 });
-    let has_dropout = matches!(shape.family, Family::Gpt2 | Family::Bert | Family::Opt | Family::T5);
+    // GPT-J, GPT-Neo and CodeGen raise queries and keys to fp32 for their product.
+    let is_raised = shape.writes_scores && shape.family == Family::NeoX && run.compute == Compute::Half;
+    let kept = kept + if is_raised { 2.0 * (4.0 - pass) * queries } else { 0.0 };
+    // BLOOM is as OPT but for its dropout, which its configurations leave out.
+    let has_dropout = match shape.family {
+        Family::Opt => !shape.writes_scores,
+        family => matches!(family, Family::Gpt2 | Family::Bert | Family::T5),
+    };
     let score = match (shape.family, run.compute) {
         _ if composed && !has_dropout => 4.0,
         // Softmax output, mask, and the product after dropout; under autocast the softmax is fp32.
         _ if has_dropout && run.compute == Compute::Autocast => 4.0 + 1.0 + 2.0,
-        (Family::Gpt2 | Family::Bert, _) | (Family::Opt, Compute::Fp32) => 2.0 * pass + 1.0,
+        (Family::T5, Compute::Half | Compute::Master) => 4.0 + 1.0 + 2.0,
+        (Family::Gpt2 | Family::Bert | Family::T5, _) => 2.0 * pass + 1.0,
+        (Family::Opt, Compute::Fp32) if has_dropout => 2.0 * pass + 1.0,
         (_, Compute::Fp32) => 4.0,
         // fp32 softmax output and its 16-bit copy.
         _ => 4.0 + 2.0,
@@ -187,10 +215,12 @@ pub fn loss(shape: &Shape, run: &Run) -> (f64, f64) {
     let all = run.tokens();
     let chunk = if run.loss_chunk > 0 { all.min(run.loss_chunk as f64) } else { all };
     let (kept, passing) = match (shape.family, run.compute) {
-        (Family::Bert, Compute::Half | Compute::Master) => (2.0, 4.0),
-        (Family::Bert, Compute::Autocast) => (6.0, 4.0),
+        // These give their logits to the loss as they are; the others raise them to fp32 before.
+        (Family::Bert | Family::T5, Compute::Half | Compute::Master) => (2.0, 4.0),
+        (Family::Bert | Family::T5, Compute::Autocast) => (6.0, 4.0),
         _ => (4.0, 8.0),
     };
+    let kept = kept + if shape.softcap { run.pass_bytes() } else { 0.0 };
     if run.loss_chunk > 0 {
         // Gradients of the hidden states are made with the loss, chunk by chunk.
         return (all * shape.hidden as f64 * run.pass_bytes(), chunk * vocab * (kept + passing));

@@ -23,11 +23,20 @@ pub fn shape(text: &str) -> Result<Shape, Error> {
         doubts.push(format!("model_type {kind:.40} is not known: activations are taken from the heaviest known kind"));
     }
     let hidden = need(config, &["hidden_size", "n_embd", "d_model", "dim"], "hidden_size")?;
-    let mut layers = need(config, &["num_hidden_layers", "n_layer", "num_layers", "n_layers"], "num_hidden_layers")?;
+    let mut layers = need(
+        config,
+        &["num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers"],
+        "num_hidden_layers",
+    )?;
     if family == Family::T5 {
-        layers = layers.saturating_add(number(config, &["num_decoder_layers"])?.unwrap_or(layers));
+        let decoder = number(config, &["num_decoder_layers", "decoder_layers"])?;
+        layers = layers.saturating_add(decoder.unwrap_or(layers));
     }
-    let heads = need(config, &["num_attention_heads", "n_head", "num_heads", "n_heads"], "num_attention_heads")?;
+    let heads = need(
+        config,
+        &["num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads"],
+        "num_attention_heads",
+    )?;
     let vocab = number(config, &["vocab_size", "padded_vocab_size"])?
         .map_or_else(|| need(&root, &["vocab_size"], "vocab_size"), Ok)?;
     let head_dim = match number(config, &["head_dim", "d_kv", "kv_channels"])? {
@@ -44,12 +53,15 @@ pub fn shape(text: &str) -> Result<Shape, Error> {
         _ if config.get("multi_query") == Some(&Value::Bool(true)) => 1,
         _ => heads,
     };
-    let ffn = match number(config, &["intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "d_ff"])? {
+    let ffn = match number(
+        config,
+        &["intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim", "d_ff", "encoder_ffn_dim", "hidden_dim"],
+    )? {
         // The first Qwen writes gate and up together.
         Some(ffn) if kind == "qwen" => ffn / 2,
         Some(ffn) => ffn,
         // These have no such field or leave it empty, and their code takes four times the width.
-        None if ["gpt2", "gpt_bigcode", "gptj", "gpt_neo", "bloom", "falcon"].contains(&kind.as_str()) => {
+        None if ["gpt2", "gpt_bigcode", "gptj", "gpt_neo", "codegen", "bloom", "falcon"].contains(&kind.as_str()) => {
             hidden.saturating_mul(4)
         }
         None => {
@@ -70,9 +82,15 @@ pub fn shape(text: &str) -> Result<Shape, Error> {
     shape.qk_norm = kind.starts_with("qwen3") || kind.starts_with("gemma3") || kind.starts_with("olmo2");
     shape.qkv_bias = kind == "qwen" || kind.starts_with("qwen2");
     let activation = text_of(config, "hidden_act").or_else(|| text_of(config, "activation_function"));
-    let default = matches!(kind.as_str(), "gpt2" | "gptj" | "gpt_neo" | "phi");
+    let default = matches!(kind.as_str(), "gpt2" | "gptj" | "gpt_neo" | "codegen" | "phi");
     shape.composed_gelu = activation.map_or(default, |word| matches!(word.as_str(), "gelu_new" | "gelu_fast"));
     shape.layer_norm = ["stablelm", "cohere"].iter().any(|word| kind.starts_with(word));
+    // `gated-gelu` of T5's code is `gelu_new`.
+    shape.gated = text_of(config, "feed_forward_proj").is_some_and(|word| word.starts_with("gated"));
+    let starts = |words: &[&str]| words.iter().any(|word| kind.starts_with(word));
+    shape.writes_scores = starts(&["gptj", "codegen", "bloom", "deberta"]) || kind == "gpt_neo";
+    shape.wide_norms = starts(&["gemma", "olmo2"]);
+    shape.softcap = kind == "gemma2" && config.get("final_logit_softcapping") != Some(&Value::Null);
     shape.post_norms = kind.starts_with("gemma2") || kind.starts_with("gemma3");
     shape.experts = experts(config, ffn)?;
     shape.kv_bytes_per_token = match number(config, &["kv_lora_rank"])? {
@@ -104,7 +122,7 @@ fn family(kind: &str) -> (Family, bool) {
         Family::Bert
     } else if starts(&["opt", "bloom", "starcoder2"]) {
         Family::Opt
-    } else if starts(&["gpt_neox", "gptj", "falcon", "phi", "gpt_neo", "RefinedWeb"]) {
+    } else if starts(&["gpt_neox", "gptj", "codegen", "falcon", "phi", "gpt_neo", "RefinedWeb"]) {
         Family::NeoX
     } else if starts(&["t5", "mt5", "umt5", "bart", "mbart", "pegasus"]) {
         Family::T5

@@ -180,7 +180,8 @@ fn run(options: &Options, assumptions: &mut Vec<String>) -> Result<Run, Error> {
     run.expandable = options.expandable_segments;
     run.is_foreign = options.other_code;
     run.kv_bytes = match options.kv_cache.as_deref() {
-        None | Some("auto") => 2.0,
+        // As the model computes.
+        None | Some("auto") => run.pass_bytes(),
         Some(format) => super::states::bytes_per_weight(Format::parse("kv cache", format)?),
     };
     run.card = match &options.gpu {

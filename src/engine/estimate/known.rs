@@ -95,6 +95,7 @@ pub fn shape(name: &str) -> Option<Shape> {
         let mut shape = row(found);
         (shape.family, shape.positions) = (*family, *positions);
         shape.composed_gelu = *family == Family::Gpt2 || matches!(shape.name.as_str(), "gpt-j-6b" | "phi-1.5");
+        shape.writes_scores = matches!(shape.name.as_str(), "gpt-j-6b" | "bloomz-7b1");
         return Some(shape);
     }
     special(SPECIAL.iter().copied().find(|name| plain(name) == wanted)?)
@@ -117,8 +118,8 @@ fn special(name: &str) -> Option<Shape> {
     };
     match name {
         "gemma-2b" | "gemma2-9b" => {
-            (shape.family, shape.head_dim) = (Family::Gemma, 256);
-            shape.post_norms = name == "gemma2-9b";
+            (shape.family, shape.head_dim, shape.wide_norms) = (Family::Gemma, 256, true);
+            (shape.post_norms, shape.softcap) = (name == "gemma2-9b", name == "gemma2-9b");
         }
         "qwen3-0.6b" | "qwen3-8b" | "qwen3-32b" => (shape.qk_norm, shape.head_dim) = (true, 128),
         "mixtral-8x7b" => shape.experts = Some(moe(8, 2, 14336)),

@@ -289,4 +289,7 @@ pub(crate) fn within(field: &'static str, value: f64, min: f64, max: f64) -> Res
 }
 
 #[cfg(test)]
+mod measured;
+
+#[cfg(test)]
 mod tests;

@@ -75,7 +75,7 @@ fn generate(shape: &Shape, run: &Run, weights: Term, new_tokens: f64, keeps_cach
                 bytes: Interval::spread(dequantised(shape, run.weights, false), 0.9, 0.6),
             },
             workspace(run),
-            slack(run, &Held { weights: weights.bytes.median, activations: moves, ..Held::default() }),
+            slack(run, &Held { weights: weights.bytes.median, activations: moves, ..Held::default() }, 0.0),
             nccl(run),
             context(run),
         ]

@@ -75,6 +75,14 @@ pub struct Shape {
     pub layer_norm: bool,
     /// What attention and MLP give is normalised too: two more norms in a block (Gemma 2 and 3).
     pub post_norms: bool,
+    /// The MLP of a family that has none otherwise has a gate (T5 v1.1, Flan-T5, mT5).
+    pub gated: bool,
+    /// Its code writes attention's scores out whatever kernel is asked for: GPT-J, GPT-Neo, CodeGen, BLOOM, DeBERTa.
+    pub writes_scores: bool,
+    /// Norms multiply by their weight in fp32, so the normalised input is kept in fp32 (OLMo 2, Gemma).
+    pub wide_norms: bool,
+    /// Logits are squeezed by a tanh, whose result is kept (Gemma 2).
+    pub softcap: bool,
     /// Mixture of experts, if it is one.
     pub experts: Option<Experts>,
     /// Bytes of keys and values per token and layer at 16 bits, where not `4 * kv_heads * head_dim` (latent attention).
@@ -117,6 +125,10 @@ impl Shape {
             composed_gelu: false,
             layer_norm: false,
             post_norms: false,
+            gated: false,
+            writes_scores: false,
+            wide_norms: false,
+            softcap: false,
             experts: None,
             kv_bytes_per_token: None,
             tower: 0,
@@ -161,7 +173,7 @@ impl Shape {
 
     /// Does the MLP have a gate beside its up and down projections?
     pub fn is_gated(&self) -> bool {
-        matches!(self.family, Family::Llama | Family::Gemma)
+        self.gated || matches!(self.family, Family::Llama | Family::Gemma)
     }
 
     /// Width of all query heads together.

@@ -2,7 +2,7 @@
 //! line of a step, and the worst moment taken. Flows in: checked shape and run. Flows out: an estimate.
 
 use super::activations::{around, block, loss};
-use super::overhead::{Held, context, nccl, slack, workspace};
+use super::overhead::{Held, context, nccl, settled, slack, workspace};
 use super::run::{Attention, Checkpointing, Compute, Format, Optimizer, Run};
 use super::shape::{Family, Shape};
 use super::states::{States, base_bytes, states, weight_bytes};
@@ -50,9 +50,10 @@ pub(super) fn estimate(shape: &Shape, run: &Run) -> Estimate {
         activations: step.kept + step.last,
         logits: step.logits,
         casts: if run.lora.is_some() { 0.0 } else { step.casts },
+        step: states.step,
     };
     let phase = |gradients: f64, activations: f64, loss: f64, passing: (&'static str, f64), casts: f64| {
-        vec![
+        let mut terms = vec![
             Term { name: "weights", bytes: of(spread.states, states.weights) },
             Term { name: "gradients", bytes: of(spread.states, gradients) },
             Term { name: "optimizer", bytes: of(spread.states, states.optimizer) },
@@ -62,11 +63,10 @@ pub(super) fn estimate(shape: &Shape, run: &Run) -> Estimate {
             Term { name: "16-bit copies", bytes: of((0.05, 0.05), casts) },
             Term { name: "gathered weights and buckets", bytes: of((0.5, 0.8), step.buffers) },
             Term { name: "attention that falls back", bytes: Interval::new(0.0, 0.0, step.fallback) },
-            workspace(run),
-            slack(run, &held),
-            nccl(run),
-            context(run),
-        ]
+        ];
+        let alive: f64 = terms.iter().map(|term| term.bytes.median).sum();
+        terms.extend([workspace(run), slack(run, &held, settled(run, &held) - alive), nccl(run), context(run)]);
+        terms
     };
     let deep = ("backward temporaries", step.deep);
     let recomputed = ("backward temporaries", step.last);

@@ -17,3 +17,9 @@ async fn a_leaking_job_is_suspended_before_its_oom_and_counts_no_failure() -> Re
     let world = World::find().await?;
     play(&world, &Plan::draw(4, &world.image).only(&[Role::Job]).beside("story-job", 15)).await
 }
+
+#[tokio::test]
+async fn a_declared_trainer_that_cannot_fit_is_told_before_it_starts_and_fits_with_the_advice() -> Result<()> {
+    let world = World::find().await?;
+    play(&world, &Plan::draw(5, &world.image).only(&[Role::Declared]).beside("story-declared", 15)).await
+}

@@ -8,9 +8,11 @@ use k8s_openapi::api::rbac::v1 as rbac;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::{Value, json};
 
+use gpumem::api::names::ANNOTATION_WORKLOAD;
 use gpumem::api::policy::GpuMemoryPolicy;
 
-use super::plan::{Plan, Role};
+use super::frame::Advised;
+use super::plan::{DECLARED, Plan, Role, advised};
 
 const MANAGER: &str = "story";
 
@@ -46,6 +48,7 @@ fn policy_of(plan: &Plan, role: Role) -> Option<Value> {
             policy["spec"]["growthLimit"] = json!({"ceiling": "20Gi", "enforcement": "Kernel"});
             Some(policy)
         }
+        Role::Declared => Some(governing(plan, "telling", role, json!([{"type": "Notify"}]))),
         Role::Unguarded | Role::Plateau | Role::Pool | Role::Neighbour => None,
     }
 }
@@ -114,10 +117,33 @@ pub fn workload(plan: &Plan, role: Role) -> Value {
     if role == Role::Saving {
         answers(plan, &mut template["spec"]);
     }
-    json!({
+    let mut deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata,
         "spec": {"replicas": 1, "selector": {"matchLabels": {"app": role.name()}}, "template": template}
-    })
+    });
+    if role == Role::Declared {
+        declares(&mut deployment, DECLARED);
+        // Libraries and data come first: time in which it can be told.
+        push(&mut deployment["spec"]["template"]["spec"]["containers"][0]["args"], json!("--delay=20s"));
+        deployment["spec"]["strategy"] = json!({"type": "Recreate"});
+    }
+    deployment
+}
+
+fn declares(deployment: &mut Value, job: &str) {
+    deployment["spec"]["template"]["metadata"]["annotations"] = json!({ANNOTATION_WORKLOAD: job});
+}
+
+/// Applies what was advised to the trainer that declares its job: to its declaration, and to what it does. Gives the job.
+pub async fn take_advice(client: &kube::Client, plan: &Plan, advice: &Advised) -> Result<String> {
+    let job = advised(DECLARED, &advice.what).with_context(|| format!("nobody here can apply `{}`", advice.what))?;
+    let mut deployment = workload(plan, Role::Declared);
+    declares(&mut deployment, &job);
+    let shape = format!("load:to={}MiB,over=6s", advice.peak >> 20);
+    deployment["spec"]["template"]["spec"]["containers"][0]["args"] =
+        json!(["sim", "workload", "--device", plan.gpu(Role::Declared).to_string(), "--shape", shape]);
+    apply(&Api::<Deployment>::namespaced(client.clone(), &plan.namespace), &deployment).await?;
+    Ok(job)
 }
 
 /// Adds the sidecar that answers requests to save. What it saves with has to exit with 0, and take a moment.

@@ -12,9 +12,10 @@ use kube::api::{Api, ListParams};
 use gpumem::api::names::{ANNOTATION_CHECKPOINT_DONE, ANNOTATION_CHECKPOINT_REQUEST, ANNOTATION_SUSPENDED, metric};
 use gpumem::api::node::{GpuMemoryNode, LimitPhase};
 use gpumem::api::policy::{ActionType, GpuMemoryPolicy};
+use gpumem::api::view::{CONTAINERS, ContainerList};
 
 use super::plan::{Plan, Role};
-use super::scrape::{Sample, metrics};
+use super::scrape::{Sample, get, metrics};
 
 /// Namespace of the release.
 pub const RELEASE_NAMESPACE: &str = "gpumem-system";
@@ -34,6 +35,23 @@ pub struct Frame {
     pub evicted: Vec<String>,
     /// Jobs of the cast that are suspended.
     pub suspended: Vec<SuspendedJob>,
+    /// What `kubectl gpumem explain` advises the trainer that declares its job.
+    pub advised: Option<Advised>,
+}
+
+/// The first advice to a pod that will not fit.
+#[derive(Clone, Debug)]
+pub struct Advised {
+    /// Name of the pod.
+    pub pod: String,
+    /// Why it needs any.
+    pub reason: String,
+    /// What to change.
+    pub what: String,
+    /// The peak to expect then, in bytes.
+    pub peak: u64,
+    /// It held no GPU memory yet.
+    pub is_early: bool,
 }
 
 /// A Job that is suspended.
@@ -125,22 +143,56 @@ impl Observer {
                 frame.gpus.entry(gpu).or_default().1 = sample.value;
             }
         }
+        frame.advised = self.advised().await;
         frame.events = self.events().await?;
         frame.evicted = self.evicted().await?;
         Ok(frame)
     }
 
     async fn scrape(&self, component: &str, port: u16) -> Vec<Sample> {
+        let mut samples = Vec::new();
+        for host in self.hosts(component, port).await {
+            samples.extend(metrics(&host).await.unwrap_or_default());
+        }
+        samples
+    }
+
+    async fn hosts(&self, component: &str, port: u16) -> Vec<String> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), RELEASE_NAMESPACE);
         let selector = ListParams::default().labels(&format!("app.kubernetes.io/component={component}"));
         let Ok(found) = pods.list(&selector).await else { return Vec::new() };
-        let mut samples = Vec::new();
-        for pod in found.items {
-            if let Some(ip) = pod.status.and_then(|status| status.pod_ip) {
-                samples.extend(metrics(&format!("{ip}:{port}")).await.unwrap_or_default());
+        let addresses = found.items.into_iter().filter_map(|pod| pod.status?.pod_ip);
+        addresses.map(|ip| format!("{ip}:{port}")).collect()
+    }
+
+    /// What `kubectl gpumem explain` shows of the trainer that declares its job, from where it reads it.
+    async fn advised(&self) -> Option<Advised> {
+        if !self.roles.contains(&Role::Declared) {
+            return None;
+        }
+        let path = format!("{CONTAINERS}?namespace={}", self.namespace);
+        for host in self.hosts("controller", 9401).await {
+            let Ok(body) = get(&host, &path).await else { continue };
+            let Ok(list) = serde_json::from_str::<ContainerList>(&body) else { continue };
+            let waiting = list.waiting.into_iter().map(|view| (view, true));
+            let holding = list.containers.into_iter().map(|view| (view, false));
+            let own = waiting.chain(holding).filter(|(view, _)| view.pod.starts_with(Role::Declared.name()));
+            let mut advised = own.filter_map(|(view, is_early)| {
+                let first = view.advice.first()?;
+                let peak = first.peak_bytes?.median;
+                Some(Advised {
+                    pod: view.pod.clone(),
+                    reason: view.reason.clone(),
+                    what: first.what.clone(),
+                    peak,
+                    is_early,
+                })
+            });
+            if let Some(advised) = advised.next() {
+                return Some(advised);
             }
         }
-        samples
+        None
     }
 
     fn view(&self, pod: &Pod, samples: &[Sample]) -> Option<PodView> {

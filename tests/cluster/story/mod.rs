@@ -1,6 +1,7 @@
 //! The product's main job as a story that is played on a real cluster: two identical leaking trainers, one under a policy
 //! in Enforce and one without, beside a plateau trainer and a server with a preallocated pool. The demo shows the milder rungs
-//! too: a trainer that is asked to save first, a Job that is suspended, a trainer held to a size beside a neighbour.
+//! too: a trainer that is asked to save first, a Job that is suspended, a trainer held to a size beside a neighbour, and one
+//! that declares a job that cannot fit, is told so before it starts, and takes the advice.
 //!
 //! `make demo` plays it for people, `tests/cluster` asserts it. Everything shown is read from the API server, the agents,
 //! the controller and the driver, as a user would read it.
@@ -34,6 +35,10 @@ pub async fn play(client: &kube::Client, plan: &Plan, mut show: impl FnMut(&Fram
         tick.tick().await;
         let frame = observer.look(curtain.elapsed()).await?;
         story.take(&frame);
+        if let Some(advice) = story.advice_to_take() {
+            let job = cast::take_advice(client, plan, &advice).await?;
+            story.took_advice(advice, job);
+        }
         show(&frame, &story);
         if story.is_told() || curtain.elapsed() > plan.length {
             return Ok(story);

@@ -21,7 +21,7 @@ pub struct Plan {
     pub order: Vec<Role>,
     /// Namespace of the cast.
     pub namespace: String,
-    /// The first of the GPUs the cast shares: two, or five with everybody on stage.
+    /// The first of the GPUs the cast shares: two, or six with everybody on stage.
     pub first_gpu: u32,
     /// Image of agent, controller, driver and trainers.
     pub image: String,
@@ -48,13 +48,15 @@ pub enum Role {
     Limited,
     /// Loads, then stays flat, on the same GPU.
     Neighbour,
+    /// Declares a job that cannot fit; what `explain` advises is applied to it, and then it fits.
+    Declared,
 }
 
 impl Role {
     /// The main story's.
     pub const MAIN: [Self; 4] = [Self::Guarded, Self::Unguarded, Self::Plateau, Self::Pool];
     /// Those that show the milder rungs.
-    pub const MILDER: [Self; 4] = [Self::Saving, Self::Job, Self::Limited, Self::Neighbour];
+    pub const MILDER: [Self; 5] = [Self::Saving, Self::Job, Self::Limited, Self::Neighbour, Self::Declared];
 
     /// Name of the Deployment or Job.
     pub const fn name(self) -> &'static str {
@@ -67,6 +69,7 @@ impl Role {
             Self::Job => "job-leaking",
             Self::Limited => "trainer-limited",
             Self::Neighbour => "trainer-neighbour",
+            Self::Declared => "trainer-declared",
         }
     }
 
@@ -78,6 +81,7 @@ impl Role {
             Self::Saving => 2,
             Self::Job => 3,
             Self::Limited | Self::Neighbour => 4,
+            Self::Declared => 5,
         }
     }
 }
@@ -155,8 +159,24 @@ impl Plan {
             // Held long before its limit, and without one it would fill the device a minute after it.
             Role::Limited => "leak:from=8GiB,rate=150MiB/s,start=20s".to_owned(),
             Role::Neighbour => "plateau:at=45GiB".to_owned(),
+            // The job needs far more than its GPU has.
+            Role::Declared => "load:to=100GiB,over=20s".to_owned(),
         }
     }
+}
+
+/// The job that [`Role::Declared`] declares: with 16 samples at once it fits no GPU of 80 GiB.
+pub const DECLARED: &str = "model=llama3.2-1b batch=16 seq=2048";
+
+/// A job with a piece of advice applied, as its owner would write it; `None` for advice that this owner would not take.
+pub fn advised(job: &str, advice: &str) -> Option<String> {
+    let numbers: Vec<u64> = advice.split(|c: char| !c.is_ascii_digit()).filter_map(|text| text.parse().ok()).collect();
+    if advice.starts_with("smaller micro-batch") {
+        let [micro_batch, steps] = numbers.as_slice() else { return None };
+        let rest: Vec<_> = job.split(' ').filter(|word| !word.starts_with("batch=")).collect();
+        return Some(format!("{} batch={micro_batch} accumulation={steps}", rest.join(" ")));
+    }
+    advice.starts_with("gradient checkpointing").then(|| format!("{job} checkpointing=full"))
 }
 
 impl fmt::Display for Plan {

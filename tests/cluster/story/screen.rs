@@ -11,19 +11,27 @@ pub struct Screen {
     is_terminal: bool,
     drawn: usize,
     events_shown: usize,
+    is_advice_shown: bool,
     last_line: u64,
 }
 
 impl Screen {
     /// A screen on standard output.
     pub fn new() -> Self {
-        Self { is_terminal: std::io::stdout().is_terminal(), drawn: 0, events_shown: 0, last_line: u64::MAX }
+        Self {
+            is_terminal: std::io::stdout().is_terminal(),
+            drawn: 0,
+            events_shown: 0,
+            is_advice_shown: false,
+            last_line: u64::MAX,
+        }
     }
 
     /// Draws one frame.
     pub fn draw(&mut self, frame: &Frame, story: &Story) {
         let seconds = frame.at.as_secs();
-        let news = story.events.len() > self.events_shown;
+        let advice = story.taken.as_ref().filter(|_| !self.is_advice_shown);
+        let news = story.events.len() > self.events_shown || advice.is_some();
         if !self.is_terminal && !news && (!seconds.is_multiple_of(10) || seconds == self.last_line) {
             return;
         }
@@ -40,6 +48,14 @@ impl Screen {
             let _ = writeln!(out, "{:>5} s  Event {reason} on {object}:\n{}", at.as_secs(), wrapped(note));
         }
         self.events_shown = story.events.len();
+        if let Some((at, advice, job)) = advice {
+            let gib = gib(advice.peak as f64);
+            let _ = writeln!(out, "{:>5} s  kubectl gpumem explain pod/{}:", at.as_secs(), advice.pod);
+            let _ = writeln!(out, "{}", wrapped(&format!("why {}", advice.reason)));
+            let _ = writeln!(out, "{}", wrapped(&format!("do {}: then {gib:.1} GiB", advice.what)));
+            let _ = writeln!(out, "         Its owner takes the advice: {job}");
+            self.is_advice_shown = true;
+        }
         let table = table(frame);
         self.drawn = table.lines().count();
         out.push_str(&table);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::frame::{Frame, PodView, SuspendedJob};
+use super::frame::{Advised, Frame, PodView, SuspendedJob};
 use super::plan::{Plan, Role};
 
 /// Level from which a risk counts as flagged: 2 is High.
@@ -17,6 +17,10 @@ pub struct Story {
     lives: BTreeMap<String, Life>,
     /// The Job as it was suspended: when, and how it stood last.
     suspended: Option<(Duration, SuspendedJob)>,
+    /// What the trainer that declares its job was advised first.
+    advised: Option<Advised>,
+    /// The advice that was taken: when, what, and the job it made.
+    pub taken: Option<(Duration, Advised, String)>,
     /// Our Events, once each, with the time they were first seen.
     pub events: Vec<(Duration, String, String, String)>,
     told_at: Option<Duration>,
@@ -50,6 +54,8 @@ pub struct Life {
     pub saved: Option<Duration>,
     /// First seen held to a size: when, and the size in bytes.
     pub limited: Option<(Duration, i64)>,
+    /// First seen with GPU memory.
+    pub holds_since: Option<Duration>,
     /// Highest memory seen.
     pub peak: f64,
 }
@@ -70,6 +76,8 @@ impl Story {
             plan: plan.clone(),
             lives: BTreeMap::new(),
             suspended: None,
+            advised: None,
+            taken: None,
             events: Vec::new(),
             told_at: None,
             now: Duration::ZERO,
@@ -99,6 +107,9 @@ impl Story {
                 self.events.push((frame.at, object.clone(), reason.clone(), note.clone()));
             }
         }
+        if self.advised.is_none() {
+            self.advised.clone_from(&frame.advised);
+        }
         let told = self.plan.order.iter().all(|role| self.is_done(*role));
         if told && self.told_at.is_none() {
             self.told_at = Some(frame.at);
@@ -108,6 +119,33 @@ impl Story {
     /// True a little after the last thing that was to happen, so that late harm to a neighbour would be seen.
     pub fn is_told(&self) -> bool {
         self.told_at.is_some_and(|told| self.now > told + Duration::from_secs(8))
+    }
+
+    /// The advice that is to be taken now: the Event and `explain` both told of it.
+    pub fn advice_to_take(&self) -> Option<Advised> {
+        let advised = self.advised.as_ref().filter(|_| self.taken.is_none())?;
+        self.misfit_told(&advised.pod).map(|_| advised.clone())
+    }
+
+    /// It was taken, and made this job.
+    pub fn took_advice(&mut self, advice: Advised, job: String) {
+        self.taken = Some((self.now, advice, job));
+    }
+
+    /// When an Event said of a pod that it does not fit.
+    fn misfit_told(&self, pod: &str) -> Option<Duration> {
+        let object = format!("pod/{pod}");
+        let of_pod = |(_, about, reason, _): &&(Duration, String, String, String)| {
+            *about == object && reason == "GpuMemoryDoesNotFit"
+        };
+        self.events.iter().find(of_pod).map(|(at, ..)| *at)
+    }
+
+    /// The pod that took the advice, once it holds what it was told it would.
+    fn fitting(&self) -> Option<&Life> {
+        let (_, advice, _) = self.taken.as_ref()?;
+        let last = self.lives(Role::Declared).into_iter().rfind(|life| life.name != advice.pod)?;
+        (last.peak >= 0.99 * advice.peak as f64).then_some(last)
     }
 
     /// Lives of one role, oldest first.
@@ -130,6 +168,7 @@ impl Story {
             }
             Role::Unguarded | Role::Limited => first.is_some_and(|life| life.died.is_some()),
             Role::Job => self.suspended.is_some() && first.is_some_and(|life| life.gone.is_some()),
+            Role::Declared => self.fitting().is_some(),
             // Nothing is to happen to them.
             Role::Plateau | Role::Pool | Role::Neighbour => true,
         }
@@ -165,6 +204,9 @@ impl Story {
         }
         if plays(&Role::Limited) {
             self.limit_findings(&mut say);
+        }
+        if plays(&Role::Declared) {
+            self.declared_findings(&mut say);
         }
         for role in [Role::Plateau, Role::Pool, Role::Neighbour].into_iter().filter(plays) {
             let lives = self.lives(role);
@@ -219,6 +261,30 @@ impl Story {
                 None => "job-leaking: the Job runs on".to_owned(),
             },
         );
+    }
+
+    fn declared_findings(&self, say: &mut dyn FnMut(bool, String)) {
+        let name = Role::Declared.name();
+        let first = self.first(Role::Declared);
+        let told = first.and_then(|life| self.misfit_told(&life.name));
+        let holds_since = first.and_then(|life| life.holds_since);
+        say(
+            told.is_some_and(|told| holds_since.is_none_or(|since| told <= since)),
+            sentence(name, "told by an Event that its job cannot fit, before it held any GPU memory,", told),
+        );
+        let Some((at, advice, job)) = &self.taken else {
+            return say(false, format!("{name}: explain gave no advice"));
+        };
+        say(
+            advice.is_early,
+            format!("{name}: explain advised: {} (then {:.1} GiB)", advice.what, advice.peak as f64 / 1_073_741_824.0),
+        );
+        let fits = self.fitting();
+        let is_well = fits.is_some_and(|life| life.died.is_none() && self.misfit_told(&life.name).is_none());
+        let peak = fits.map_or(0.0, |life| life.peak / 1_073_741_824.0);
+        say(is_well, format!("{name}: took it at {} s ({job}), and fits with {peak:.1} GiB", at.as_secs()));
+        let oomed = self.lives(Role::Declared).iter().any(|life| life.died.is_some());
+        say(!oomed, format!("{name}: no OOM"));
     }
 
     fn limit_findings(&self, say: &mut dyn FnMut(bool, String)) {
@@ -314,6 +380,7 @@ impl Life {
             asked: None,
             saved: None,
             limited: None,
+            holds_since: None,
             peak: 0.0,
         }
     }
@@ -343,6 +410,9 @@ impl Life {
         }
         if pod.risk.is_some_and(|risk| risk >= FLAGGED) {
             self.flagged.get_or_insert(at);
+        }
+        if pod.used.is_some_and(|used| used > 0.0) {
+            self.holds_since.get_or_insert(at);
         }
         self.peak = self.peak.max(pod.used.unwrap_or_default());
     }
