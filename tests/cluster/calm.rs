@@ -15,6 +15,7 @@ use crate::support::scene::{LEAK, Scene};
 use crate::support::world::World;
 use crate::support::{gpus, throughout, until};
 
+mod gentle;
 mod kinds;
 mod milder;
 

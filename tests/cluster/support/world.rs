@@ -42,22 +42,29 @@ impl World {
 
     /// Kills every process of the product that plays `role` with SIGKILL, and says how many there were.
     pub fn kill(&self, role: &str) -> Result<usize> {
-        let mut killed = 0;
+        self.signal(role, None, "-9")
+    }
+
+    /// Sends a signal, as kill(1) writes it, to every process of the product that plays `role`, in the pod with this UID or
+    /// in any, and says how many there were.
+    pub fn signal(&self, role: &str, pod_uid: Option<&str>, signal: &str) -> Result<usize> {
+        let mut found = 0;
         for entry in std::fs::read_dir("/proc")?.flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
             let Ok(command) = std::fs::read(entry.path().join("cmdline")) else { continue };
             let words: Vec<_> = command.split(|byte| *byte == 0).collect();
             // In this cluster's pods only: another instance of the product on the machine is not ours to end.
-            let is_ours =
-                std::fs::read_to_string(entry.path().join("cgroup")).is_ok_and(|text| text.contains("kubepods"));
-            if is_ours
+            let group = std::fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
+            let is_of_pod = pod_uid.is_none_or(|uid| group.contains(uid) || group.contains(&uid.replace('-', "_")));
+            if group.contains("kubepods")
+                && is_of_pod
                 && words.first().is_some_and(|word| word.ends_with(b"gpumem"))
                 && words.get(1) == Some(&role.as_bytes())
             {
-                ensure!(Command::new("kill").args(["-9", &pid.to_string()]).status()?.success(), "killing {pid}");
-                killed += 1;
+                ensure!(Command::new("kill").args([signal, &pid.to_string()]).status()?.success(), "signalling {pid}");
+                found += 1;
             }
         }
-        Ok(killed)
+        Ok(found)
     }
 }
