@@ -385,7 +385,7 @@ fn private(request: &Request<Incoming>, shared: &Shared, origin: &Origin) -> Ans
         Err(error) => return http::text(StatusCode::BAD_REQUEST, format!("{error}\n")),
     };
     let snapshot = Arc::clone(&shared.snapshot.borrow());
-    match usage::answer(origin, &snapshot, &shared.history(), since, clock::monotonic(), shared.limits.reports()) {
+    match usage::answer(origin, &snapshot, &shared.history(), since, clock::monotonic(), shared.limits.held()) {
         Ok(body) => http::json(StatusCode::OK, body),
         Err(error) => http::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }

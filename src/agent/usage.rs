@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::agent::history::{Change, History};
 use crate::agent::snapshot::Snapshot;
-use crate::api::usage::{Cursor, DeviceReport, FORMAT, HookReport, LimitReport, NvmlState, PodReport};
+use crate::api::usage::{Abilities, Cursor, DeviceReport, FORMAT, HookReport, LimitReport, NvmlState, PodReport};
 
 /// What an answer says of the agent itself.
 #[derive(Clone, Debug)]
@@ -40,6 +40,7 @@ struct Report<'a> {
     pods: Vec<&'a PodReport>,
     series: Vec<SeriesChange<'a>>,
     limits: Vec<LimitReport>,
+    abilities: Abilities,
     hooks: Vec<HookReport>,
 }
 
@@ -65,7 +66,7 @@ pub fn answer(
     history: &History,
     since: Option<Cursor>,
     now: Moment,
-    limits: Vec<LimitReport>,
+    (limits, abilities): (Vec<LimitReport>, Abilities),
 ) -> Result<Vec<u8>, serde_json::Error> {
     let mut pods: HashMap<&PodUid, &PodReport> = HashMap::new();
     pods.extend(history.changed_pods(since).map(|pod| (&pod.report.uid, &pod.report)));
@@ -121,6 +122,7 @@ pub fn answer(
         pods: pods.into_values().collect(),
         series,
         limits,
+        abilities,
         hooks,
     };
     serde_json::to_vec(&report)

@@ -69,6 +69,7 @@ impl Agent {
             interval_ms: 1000,
             simulated: true,
             nvml: NvmlState::Up { driver: "580".into() },
+            abilities: gpumem::api::usage::Abilities::default(),
             hooks: Vec::new(),
             devices: vec![DeviceReport {
                 device,

@@ -13,7 +13,7 @@ use super::declared::Declaration;
 use super::observe::Answers;
 use super::{Cursor, DeviceReport, FORGET, Merged, PodReport, SeriesData, SeriesReport, UsageReport};
 use crate::api::names::ANNOTATION_WORKLOAD;
-use crate::api::usage::{EndReport, FORMAT, LimitReport, NvmlState};
+use crate::api::usage::{Abilities, EndReport, FORMAT, LimitReport, NvmlState};
 
 /// No agent samples less often; a longer interval in a report is not believed.
 const MAX_INTERVAL_MS: u64 = 60_000;
@@ -33,6 +33,7 @@ pub(super) struct Node {
     interval_ms: u64,
     pub(super) nvml: NvmlState,
     pub(super) limits: Vec<LimitReport>,
+    pub(super) abilities: Abilities,
     /// Containers that were forgotten as tenants lately: how they ended may still be told.
     past: BTreeMap<TenantKey, (Moment, Remains)>,
     /// What pods declare of themselves, read once for each text.
@@ -103,6 +104,7 @@ impl Node {
             interval_ms: report.interval_ms,
             nvml: report.nvml.clone(),
             limits: Vec::new(),
+            abilities: Abilities::default(),
             past: BTreeMap::new(),
             declared: BTreeMap::new(),
         }
@@ -129,6 +131,7 @@ impl Node {
             pods,
             series,
             limits,
+            abilities,
             hooks: _, // shown by the agent's own metrics; nothing is decided by a container's word
         } = report;
         let mut moved = Moved::default();
@@ -142,7 +145,7 @@ impl Node {
         } else if cursor.epoch != self.cursor.epoch {
             merged.restarted = true;
         }
-        self.limits = limits;
+        (self.limits, self.abilities) = (limits, abilities);
         (self.cursor, self.now, self.received) = (cursor, now, received);
         (self.agent_version, self.interval_ms, self.simulated, self.nvml) =
             (agent_version, interval_ms, simulated, nvml);
@@ -255,6 +258,7 @@ impl Node {
         UsageReport {
             format: FORMAT,
             limits: self.limits.clone(),
+            abilities: self.abilities.clone(),
             agent_version: self.agent_version.clone(),
             node: name.to_owned(),
             boot_id: self.boot_id.clone(),
