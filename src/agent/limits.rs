@@ -23,7 +23,7 @@ use tracing::{info, warn};
 use crate::agent::pods::SharedPods;
 use crate::agent::snapshot::LimitView;
 use crate::api::node::{GpuMemoryNode, LimitEntry, LimitStatus, device_of};
-use crate::api::usage::LimitReport;
+use crate::api::usage::{Abilities, Ability, LimitReport};
 
 // Reading order.
 pub mod watch;
@@ -81,7 +81,9 @@ pub struct Shared {
     order: Mutex<Option<Arc<GpuMemoryNode>>>,
     holdings: Mutex<Arc<Vec<Holding>>>,
     most_free: Mutex<Option<Bytes>>,
+    devices: Mutex<Vec<DeviceKey>>,
     reports: Mutex<BTreeMap<Part, Vec<LimitReport>>>,
+    abilities: Mutex<Abilities>,
 }
 
 /// Who reports.
@@ -137,6 +139,15 @@ impl Shared {
         *lock(&self.holdings) = Arc::new(holdings.collect());
         *lock(&self.most_free) =
             usage.devices.iter().filter_map(|device| device.memory.map(|memory| memory.free)).max();
+        let mut devices = lock(&self.devices);
+        if !devices.iter().eq(usage.devices.iter().map(|device| &device.device)) {
+            *devices = usage.devices.iter().map(|device| device.device.clone()).collect();
+        }
+    }
+
+    /// The devices of the newest sample.
+    pub fn devices(&self) -> Vec<DeviceKey> {
+        lock(&self.devices).clone()
     }
 
     /// What the newest sample shows.
@@ -152,6 +163,20 @@ impl Shared {
     /// Takes what a keeper found.
     pub fn report(&self, part: Part, reports: Vec<LimitReport>) {
         lock(&self.reports).insert(part, reports);
+    }
+
+    /// Takes what a keeper found of its own part: whether it works here.
+    pub fn able(&self, part: Part, ability: Ability) {
+        let mut abilities = lock(&self.abilities);
+        match part {
+            Part::Limits => abilities.limits = ability,
+            Part::Freezes => abilities.suspend = ability,
+        }
+    }
+
+    /// What holds, and what could.
+    pub fn held(&self) -> (Vec<LimitReport>, Abilities) {
+        (self.reports(), lock(&self.abilities).clone())
     }
 
     /// What all keepers found last.
@@ -205,6 +230,8 @@ pub fn run(shared: &Shared, settings: &Settings, stop: &Receiver<()>) {
             }
         }
         let order = shared.orders(Part::Limits, &settings.boot, jiff::Timestamp::now());
+        let backend = driver.as_mut().map(|driver| driver as &mut dyn backend::Backend);
+        shared.able(Part::Limits, keeper.ability(backend, &shared.devices()));
         let backend = driver.as_mut().map(|driver| driver as &mut dyn backend::Backend);
         let found = keeper.keep(backend, &order, &shared.holdings());
         shared.report(Part::Limits, found.reports);

@@ -387,8 +387,8 @@ fn private(request: &Request<Incoming>, shared: &Shared, origin: &Origin) -> Ans
     let snapshot = Arc::clone(&shared.snapshot.borrow());
     // Not while the history is held: the sampler takes the two in the other order.
     let expected = shared.pods.lock().expected();
-    let limits = shared.limits.reports();
-    match usage::answer(origin, &snapshot, &shared.history(), since, clock::monotonic(), limits, &expected) {
+    let held = shared.limits.held();
+    match usage::answer(origin, &snapshot, &shared.history(), since, clock::monotonic(), held, &expected) {
         Ok(body) => http::json(StatusCode::OK, body),
         Err(error) => http::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
     }

@@ -49,6 +49,7 @@ pub fn run(shared: &Shared, settings: &Settings, stop: &Receiver<()>) {
     if let Err(why) = &cuda {
         warn!(why, "this node's driver cannot suspend processes");
     }
+    shared.able(Part::Freezes, cuda::ability(&cuda));
     let mut freezer = Freezer::new(Leaves::new(&settings.cgroup_root), cuda);
     loop {
         let order = shared.orders(Part::Freezes, &settings.boot, jiff::Timestamp::now());

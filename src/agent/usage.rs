@@ -15,7 +15,7 @@ use crate::agent::history::{Change, History};
 use crate::agent::pods::Pod;
 use crate::agent::snapshot::Snapshot;
 use crate::api::usage::{
-    Cursor, DeviceReport, FORMAT, HookReport, LimitReport, MAX_WAITING, NvmlState, PodReport, WaitingReport,
+    Abilities, Cursor, DeviceReport, FORMAT, HookReport, LimitReport, MAX_WAITING, NvmlState, PodReport, WaitingReport,
 };
 
 /// What an answer says of the agent itself.
@@ -44,6 +44,7 @@ struct Report<'a> {
     pods: Vec<&'a PodReport>,
     series: Vec<SeriesChange<'a>>,
     limits: Vec<LimitReport>,
+    abilities: Abilities,
     hooks: Vec<HookReport>,
     waiting: Vec<WaitingReport>,
 }
@@ -71,7 +72,7 @@ pub fn answer(
     history: &History,
     since: Option<Cursor>,
     now: Moment,
-    limits: Vec<LimitReport>,
+    (limits, abilities): (Vec<LimitReport>, Abilities),
     expected: &[Arc<Pod>],
 ) -> Result<Vec<u8>, serde_json::Error> {
     let mut pods: HashMap<&PodUid, &PodReport> = HashMap::new();
@@ -129,6 +130,7 @@ pub fn answer(
         pods: pods.into_values().collect(),
         series,
         limits,
+        abilities,
         hooks,
         waiting: waiting.take(MAX_WAITING).collect(),
     };

@@ -77,6 +77,8 @@ pub mod metric {
     pub const CONTAINER_GROWTH: &str = "gpumem_container_memory_growth_bytes_per_second";
     /// P(OOM) within a horizon.
     pub const CONTAINER_OOM_PROBABILITY: &str = "gpumem_container_oom_probability_ratio";
+    /// Time until a container meets the limit that holds it; absent where nothing holds it.
+    pub const CONTAINER_TIME_TO_LIMIT: &str = "gpumem_container_time_to_limit_seconds";
     /// Quantiles of the time to OOM.
     pub const CONTAINER_TIME_TO_OOM: &str = "gpumem_container_time_to_oom_seconds";
     /// 0 low to 3 critical; absent when unknown.

@@ -132,7 +132,8 @@ pub struct GpuMemoryNodeStatus {
     /// Entries that do.
     #[serde(default)]
     pub applied: i32,
-    /// LimitApplied, LimitPending, LimitUnsupported, LimitDrift.
+    /// LimitApplied, LimitPending, LimitUnsupported, LimitDrift; and CanLimit and CanSuspend: what the node's agent is able to
+    /// do, where the chart asks for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]

@@ -82,6 +82,9 @@ pub struct UsageReport {
     /// What the agent was asked to hold, as it read it back; empty where it may hold nothing.
     #[serde(default)]
     pub limits: Vec<LimitReport>,
+    /// What the agent could hold, whether or not it is asked to.
+    #[serde(default)]
+    pub abilities: Abilities,
     /// What hooked containers say of their own allocators now; empty from agents that do not read hooks.
     #[serde(default)]
     pub hooks: Vec<HookReport>,
@@ -142,6 +145,34 @@ pub enum NvmlState {
     /// It should be there and fails; the agent keeps trying.
     Down {
         /// The last error.
+        reason: String,
+    },
+}
+
+/// What an agent could make hold on its node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Abilities {
+    /// Limits in bytes, for policies with LimitGrowth and enforcement Kernel.
+    pub limits: Ability,
+    /// Moving a container to host memory, for policies with SuspendToHost.
+    pub suspend: Ability,
+}
+
+/// Whether one of them works. Found out when the agent starts, and again each minute where it does not work.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state")]
+pub enum Ability {
+    /// The chart does not ask for it, or the agent is older than this field.
+    #[default]
+    Off,
+    /// It was tried where that is possible without touching a container, and works.
+    Works {
+        /// By what, and on which devices where not on all.
+        by: String,
+    },
+    /// It was tried and does not work.
+    Fails {
+        /// Why.
         reason: String,
     },
 }

@@ -180,6 +180,13 @@ pub struct ContainerView {
     /// Lasting growth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub growth_bytes_per_second: Option<f64>,
+    /// The limit that holds it on that device, as its agent read it back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
+    /// Time until it meets that limit at its lasting growth; its own allocation fails there. `seconds_to_oom` and the
+    /// probabilities speak of the device, whatever limit holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds_to_limit: Option<f64>,
     /// What its pod declares in `gpumem.dev/workload`: the peak to expect, or why the annotation is not used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub declared: Option<DeclaredView>,
@@ -257,8 +264,24 @@ pub struct NodeView {
     pub simulated: bool,
     /// Age of its agent's newest report.
     pub report_age_seconds: f64,
+    /// Whether its agent can hold containers to limits in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<AbilityView>,
+    /// Whether its agent can move containers to host memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suspend: Option<AbilityView>,
     /// Its devices.
     pub devices: Vec<DeviceView>,
+}
+
+/// Something that a node's agent is asked to be able to do; absent where the chart does not ask for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AbilityView {
+    /// Whether it works, as far as can be told without touching a container.
+    pub works: bool,
+    /// By what, or why not.
+    pub detail: String,
 }
 
 /// One device.

@@ -16,7 +16,7 @@ use gpumem_engine::identity::{ContainerId, DeviceKey, PodUid};
 use gpumem_engine::policy::Policy;
 use gpumem_engine::quantity::Bytes;
 
-use crate::api::usage::{Cursor, DeviceReport, NvmlState, PodReport, SeriesData, SeriesReport, UsageReport};
+use crate::api::usage::{Abilities, Cursor, DeviceReport, NvmlState, PodReport, SeriesData, SeriesReport, UsageReport};
 
 mod check;
 
@@ -261,6 +261,7 @@ impl Fleet {
             agent_version: &node.agent_version,
             nvml: &node.nvml,
             simulated: node.simulated,
+            abilities: &node.abilities,
             report_age: now.saturating_duration_since(node.received),
             devices: node
                 .devices
@@ -353,6 +354,8 @@ pub struct Described<'a> {
     pub nvml: &'a NvmlState,
     /// Whether its driver is simulated.
     pub simulated: bool,
+    /// What its agent could make hold.
+    pub abilities: &'a Abilities,
     /// How long ago its newest report arrived.
     pub report_age: Duration,
     /// Its devices, each with the number of containers that hold memory on it.

@@ -22,9 +22,9 @@ use super::context::lock;
 use super::fleet::declared::Declaration;
 use super::fleet::{Described, Seen};
 use super::metrics::{Assessed, Exposition, RiskLevel};
-use crate::api::usage::{DeviceReport, NvmlState, PodReport};
+use crate::api::usage::{Ability, DeviceReport, NvmlState, PodReport};
 use crate::api::view::{
-    Advice, Answerer, CONTAINERS, ContainerList, ContainerView, DeclaredView, DeviceView, FORMAT, Level,
+    AbilityView, Advice, Answerer, CONTAINERS, ContainerList, ContainerView, DeclaredView, DeviceView, FORMAT, Level,
     MAX_CONTAINERS, NODES, Named, NodeList, NodeView, Quantiles, Range, SeriesPoint,
 };
 use crate::http::{self, Answer};
@@ -195,6 +195,7 @@ fn container(node: &str, seen: &Seen<'_>, forecast: &Forecast, level: Option<Ris
         series,
         clock: _,
         declared,
+        limit,
     } = seen;
     let mut view = ContainerView {
         node: node.to_owned(),
@@ -220,6 +221,8 @@ fn container(node: &str, seen: &Seen<'_>, forecast: &Forecast, level: Option<Ris
         },
         reason: forecast.reason.clone(),
         growth_bytes_per_second: forecast.growth.map(|growth| growth.0),
+        limit_bytes: limit.map(|limit| limit.0),
+        seconds_to_limit: seen.time_to_limit(forecast.growth).map(|time| time.as_secs_f64()),
         sample_age_seconds: Some(sample_age.as_secs_f64()),
         declared: declared.map(|declaration| declared_view(declaration)),
         ..ContainerView::default()
@@ -311,7 +314,17 @@ fn describe(node: &Described<'_>) -> NodeView {
         nvml_detail: detail.clone(),
         simulated: node.simulated,
         report_age_seconds: node.report_age.as_secs_f64(),
+        limits: able(&node.abilities.limits),
+        suspend: able(&node.abilities.suspend),
         devices: node.devices.iter().map(|(report, containers)| device(report, *containers)).collect(),
+    }
+}
+
+fn able(ability: &Ability) -> Option<AbilityView> {
+    match ability {
+        Ability::Off => None,
+        Ability::Works { by } => Some(AbilityView { works: true, detail: by.clone() }),
+        Ability::Fails { reason } => Some(AbilityView { works: false, detail: reason.clone() }),
     }
 }
 

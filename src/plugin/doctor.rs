@@ -15,7 +15,7 @@ use super::cluster::{Cluster, Error, Operator, argument, is_ready};
 use super::seen::SILENT;
 use super::table::{Output, Style, colored, csv, document, envelope};
 use super::text::{few, time};
-use crate::api::view::{Level, NodeList};
+use crate::api::view::{AbilityView, Level, NodeList, NodeView};
 use crate::cli::page::wrap;
 use crate::cli::{FINE, NO, Shown};
 
@@ -86,6 +86,7 @@ pub async fn run(cluster: &Cluster, now: Timestamp, output: Output, style: Style
                 Ok(nodes) => {
                     checks.push(reports(nodes, agents.as_deref().unwrap_or_default()));
                     checks.push(nvml(nodes));
+                    checks.extend(holds(nodes));
                     checks.push(versions(operator, nodes));
                 }
                 Err(error) => checks.push(not_seen("live data", error)),
@@ -371,6 +372,30 @@ fn nvml(nodes: &NodeList) -> Check {
     let verdict = if devices.is_empty() { Verdict::Warning } else { Verdict::Ok };
     let (devices, nodes) = (counted(devices.len(), "device", "devices"), counted(nodes.nodes.len(), "node", "nodes"));
     check("nvml", verdict, format!("{devices} on {nodes}{note}"), "")
+}
+
+/// Whether what policies may ask for works, where the chart asks for it.
+fn holds(nodes: &NodeList) -> Vec<Check> {
+    let one = |name: &'static str, what: &str, of: fn(&NodeView) -> Option<&AbilityView>| {
+        let able: Vec<_> = nodes.nodes.iter().filter_map(|node| Some((node, of(node)?))).collect();
+        let failing: Vec<_> = able.iter().filter(|(_, ability)| !ability.works).collect();
+        let (_, first) = able.first()?;
+        let working = able.len() - failing.len();
+        let Some((node, ability)) = failing.first() else {
+            return Some(check(name, Verdict::Ok, format!("{what} on {working} nodes, by {}", first.detail), ""));
+        };
+        let names: Vec<String> = failing.iter().map(|(node, _)| node.node.clone()).collect();
+        let found = format!("{what} on {working} of {} nodes; not on {}", able.len(), few(&names));
+        let fix = format!("{}: {} (docs/limits.md says what each needs)", node.node, ability.detail);
+        Some(check(name, Verdict::Warning, found, fix))
+    };
+    [
+        one("limits", "memory limits hold", |node| node.limits.as_ref()),
+        one("suspend", "containers can be moved to host memory", |node| node.suspend.as_ref()),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn versions(operator: &Operator, nodes: &NodeList) -> Check {

@@ -156,6 +156,17 @@ impl Page<'_> {
         if view.growth_bytes_per_second.is_some() {
             out.line("growth", &rate(view.growth_bytes_per_second))?;
         }
+        if let Some(limit) = view.limit_bytes {
+            let meets = match view.seconds_to_limit {
+                Some(0.0) => "it has met it: its next allocation fails, whatever the device has left".to_owned(),
+                Some(seconds) => format!(
+                    "at this growth it meets it in {}: its own allocation fails there, whatever the device has left",
+                    time(seconds)
+                ),
+                None => "it does not grow towards it".to_owned(),
+            };
+            line(out, "limit", &format!("held to {}; {meets}. The forecast is of the device", bytes(Some(limit))))?;
+        }
         if !view.probability_by_horizon.is_empty() {
             let horizons = view.probability_by_horizon.iter();
             let texts: Vec<String> = horizons

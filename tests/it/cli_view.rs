@@ -101,6 +101,7 @@ fn report(node: usize, devices: usize, kinds: &[Series; 2]) -> UsageReport {
         devices: (0..devices).map(device).collect(),
         pods,
         series,
+        abilities: gpumem::api::usage::Abilities::default(),
         hooks: Vec::new(),
         waiting: Vec::new(),
     }

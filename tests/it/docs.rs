@@ -478,3 +478,45 @@ fn the_reference_of_commands_is_their_help() {
     }
     reference("commands.md", &out);
 }
+
+/// The last table of docs/limits.md names a test for each case: each of them is there.
+#[test]
+fn every_test_that_the_cases_of_limits_name_exists() {
+    fn sources(folder: &Path, found: &mut String) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs" || extension == "py") {
+                found.push_str(&std::fs::read_to_string(path).unwrap());
+            }
+        }
+    }
+    let mut code = String::new();
+    for folder in ["src", "tests/it", "tests/cluster", "tests/hook"] {
+        sources(&root().join(folder), &mut code);
+    }
+    let page = text("docs/limits.md");
+    let table = page.split("## Cases and where they are tested").nth(1).expect("the cases");
+    let is_name = |word: &&str| {
+        word.matches('_').count() > 2 && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+    };
+    let names: BTreeSet<&str> = table.split('`').filter(is_name).collect();
+    let is_missing =
+        |name: &&&str| !code.contains(&format!("fn {name}(")) && !code.contains(&format!("def test_{name}("));
+    let missing: Vec<_> = names.iter().filter(is_missing).collect();
+    assert!(missing.is_empty(), "docs/limits.md names tests that are not there: {missing:#?}");
+    let cases: BTreeSet<u32> = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next())
+        .flat_map(|numbers| {
+            let (low, high) = numbers.split_once('–').unwrap_or((numbers, numbers));
+            let bound =
+                |text: &str| text.split(", ").filter_map(|number| number.parse::<u32>().ok()).collect::<Vec<_>>();
+            let (low, high) = (bound(low), bound(high));
+            let range = low.first().zip(high.last()).map(|(low, high)| *low..=*high);
+            range.into_iter().flatten().collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(cases, (1..=34).collect(), "each case has a row");
+}

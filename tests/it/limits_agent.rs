@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use gpumem::api::names::AGENT_TLS_NAME;
 use gpumem::api::node::{GpuMemoryNode, LimitPhase};
-use gpumem::api::usage::{LimitReport, UsageReport};
+use gpumem::api::usage::{Abilities, Ability, LimitReport, UsageReport};
 use gpumem::controller::limits::status;
 use gpumem::controller::now::Now;
 use gpumem::tls;
@@ -112,7 +112,7 @@ impl Scene {
         if let Some(object) = self.node.api.node(NODE) {
             let parsed: GpuMemoryNode = serde_json::from_value(object.clone()).unwrap();
             let previous = parsed.status.clone().unwrap_or_default();
-            let next = status(&parsed, &previous, &report.boot_id, &report.limits, &Now::read());
+            let next = status(&parsed, &previous, &report.boot_id, (&report.limits, &report.abilities), &Now::read());
             if next != previous {
                 let mut object = object;
                 object["status"] = serde_json::to_value(next).unwrap();
@@ -262,6 +262,38 @@ async fn case_23_a_driver_without_limits_says_so_once_the_probe_failed() {
     scene.order(&[scene.limit(2 * GIB)]);
     let report = scene.until(&agent, LimitPhase::Unsupported).await;
     assert!(report.reason.contains("driver below 615"), "{}", report.reason);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_says_what_it_could_hold_before_anybody_asks_for_it() {
+    let scene = Scene::with("H200:2").await;
+    let agent = scene.agent().await;
+    let works = |by: &str| Ability::Works { by: by.to_owned() };
+    let told = eventually("both tried", async || {
+        let abilities = scene.reports(&agent).await.abilities;
+        matches!(abilities.limits, Ability::Works { .. }).then_some(abilities)
+    });
+    let told = told.await;
+    assert_eq!(told.limits, works("nvml-cgroup (simulated)"));
+    assert_eq!(told.suspend, works("cuda-checkpoint (simulated)"));
+    assert_eq!(scene.held(), None, "the trial leaves nothing");
+    assert!(!scene.node.folder.0.join("cgroup/memory/gpumem-probe").exists());
+
+    // An agent that is not asked for them says so, and not that they fail.
+    let plain = scene.node.agent().arg("--tls-dir", scene.node.folder.0.join("tls")).start().await;
+    assert_eq!(scene.reports(&plain).await.abilities, Abilities::default());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_whose_driver_takes_no_limits_says_so_before_anybody_asks_for_one() {
+    let scene = Scene::with("H200:1").await;
+    scene.node.fault(None, Fault::LimitsNotSupported);
+    let agent = scene.agent().await;
+    let why = eventually("the trial", async || match scene.reports(&agent).await.abilities.limits {
+        Ability::Fails { reason } if reason.contains("615") => Some(reason),
+        _ => None,
+    });
+    assert!(why.await.starts_with("the driver has no memory limits for this device"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -46,6 +46,7 @@ fn agent(cluster: &Cluster, limits: Vec<LimitReport>) -> UsageReport {
     UsageReport {
         format: FORMAT,
         limits,
+        abilities: gpumem::api::usage::Abilities::default(),
         hooks: Vec::new(),
         waiting: Vec::new(),
         agent_version: "0.1.0".into(),

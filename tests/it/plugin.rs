@@ -12,7 +12,7 @@ use gpumem::plugin::cluster::Error;
 use gpumem::plugin::table::Style;
 use gpumem::plugin::{Cli, run};
 
-use gpumem::api::view::{Advice, DeclaredView, Range};
+use gpumem::api::view::{AbilityView, Advice, DeclaredView, Range};
 
 use crate::plugin_api::{THEIRS, World, containers, ledger_path, list, loops, nodes};
 
@@ -135,6 +135,24 @@ async fn explain_says_why_what_would_be_done_and_what_stops_it() {
     golden("explain", &show(&world, "explain pod/train-6f9-x2k").await);
     golden("explain.json", &show(&world, "explain pod/train-6f9-x2k -o json").await);
     golden("explain-flat", &show(&world, "explain metrics-exporter-with-a-long-name-0").await);
+}
+
+#[tokio::test]
+async fn explain_tells_when_a_container_meets_its_limit_apart_from_when_the_device_is_full() {
+    let mut world = World::healthy();
+    for (seconds, told) in [
+        (Some(150.0), "at this growth it meets it in"),
+        (Some(0.0), "it has met it: its next allocation fails"),
+        (None, "it does not grow towards it"),
+    ] {
+        let mut seen = containers();
+        let leak = seen.containers.iter_mut().find(|view| view.pod.starts_with("train")).unwrap();
+        (leak.limit_bytes, leak.seconds_to_limit) = (Some(64 << 30), seconds);
+        world.live(&seen, &nodes());
+        let page = show(&world, "explain pod/train-6f9-x2k").await;
+        assert!(page.contains("held to 64 GiB") && page.contains(told), "{page}");
+        assert!(page.contains("P(OOM)"), "the device's forecast stays: {page}");
+    }
 }
 
 #[tokio::test]
@@ -266,6 +284,9 @@ async fn doctor_names_what_is_broken_and_what_to_do() {
     nodes.nodes[0].nvml_detail = "driver/library version mismatch".into();
     nodes.nodes[1].report_age_seconds = 240.0;
     nodes.nodes[1].agent_version = "0.0.9".into();
+    let fails = |detail: &str| Some(AbilityView { works: false, detail: detail.into() });
+    nodes.nodes[1].limits = fails("driver 580.65.06 has no memory limits: they came with driver 615");
+    nodes.nodes[1].suspend = fails("the agent's pod lacks SYS_PTRACE: agent.suspend.enabled gives it");
     world.live(&containers(), &nodes);
     world.set_pods("agent", &[("agent-a", "node-a", true), ("agent-b", "node-b", false), ("agent-c", "node-c", true)]);
     world.set(

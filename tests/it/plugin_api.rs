@@ -8,7 +8,8 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
 use gpumem::api::view::{
-    Answerer, ContainerList, ContainerView, DeviceView, Level, Named, NodeList, NodeView, Quantiles, SeriesPoint,
+    AbilityView, Answerer, ContainerList, ContainerView, DeviceView, Level, Named, NodeList, NodeView, Quantiles,
+    SeriesPoint,
 };
 use gpumem::plugin::cluster::Cluster;
 use http_body_util::BodyExt as _;
@@ -276,6 +277,8 @@ pub fn nodes() -> NodeList {
         nvml_detail: "580.65.06".into(),
         simulated: false,
         report_age_seconds: age,
+        limits: Some(AbilityView { works: true, detail: "nvml-cgroup".into() }),
+        suspend: None,
         devices,
     };
     NodeList {

@@ -75,6 +75,7 @@ impl Agent {
             nvml: NvmlState::Up { driver: "580".into() },
             hooks: self.refused.filter(|_| gib.is_some()).map(|ooms| hook(pod, ooms)).into_iter().collect(),
             waiting: Vec::new(),
+            abilities: gpumem::api::usage::Abilities::default(),
             devices: vec![DeviceReport {
                 device,
                 index: 0,

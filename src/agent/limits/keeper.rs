@@ -17,7 +17,7 @@ use super::backend::{Backend, Failure, Held};
 use super::leaf::{Leaves, Version};
 use super::{Holding, Order};
 use crate::api::node::{LimitEntry, LimitPhase, LimitStatus, device_of};
-use crate::api::usage::LimitReport;
+use crate::api::usage::{Ability, LimitReport};
 
 /// A set that was not taken is tried again after this long, doubled each time.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
@@ -26,6 +26,7 @@ const MAX_RETRY: Duration = Duration::from_mins(1);
 const PROBE_AGAIN: Duration = Duration::from_mins(1);
 /// The limit that a probe sets and reads back.
 const PROBE: Bytes = Bytes::gib(1);
+const MIG: &str = "MIG: a slice takes no memory limit, it is one";
 /// Name of the cgroup that is made for a probe and removed.
 const SCRATCH: &str = "gpumem-probe";
 
@@ -93,6 +94,41 @@ impl Keeper {
         Self { leaves, unsupported: None, set, retries, probes, probed_at: None }
     }
 
+    /// Whether limits hold on these devices: each is tried once on a cgroup made for that, whether or not one is asked for.
+    pub fn ability(&mut self, backend: Option<&mut dyn Backend>, devices: &[DeviceKey]) -> Ability {
+        let fails = |reason: String| Ability::Fails { reason };
+        let Some(backend) = backend else {
+            return fails(self.unsupported.clone().unwrap_or_else(|| Failure::Gone.to_string()));
+        };
+        if let Some(why) = self.cannot(&*backend) {
+            return fails(why);
+        }
+        let whole: Vec<&DeviceKey> = devices.iter().filter(|device| device.mig.is_none()).collect();
+        let mut failing = Vec::new();
+        let mut untried = 0;
+        for device in &whole {
+            match self.probe(backend, &device.gpu) {
+                Probe::Works => {}
+                Probe::NotTried => untried += 1,
+                Probe::Fails(why) => failing.push((*device, why)),
+            }
+        }
+        let able = whole.len() - failing.len();
+        match (failing.first(), able) {
+            (None, 0) if devices.is_empty() => fails("no device has been read yet".to_owned()),
+            (None, 0) => fails(MIG.to_owned()),
+            (Some((_, why)), 0) => fails(why.clone()),
+            (Some((device, why)), able) => {
+                let by = format!("{} on {able} of {} GPUs; not on {device}: {why}", backend.name(), whole.len());
+                Ability::Works { by }
+            }
+            (None, _) if untried > 0 => {
+                Ability::Works { by: format!("{}, not tried: no cgroup could be made for it", backend.name()) }
+            }
+            (None, _) => Ability::Works { by: backend.name() },
+        }
+    }
+
     /// One round.
     pub fn keep(&mut self, mut backend: Option<&mut dyn Backend>, order: &Order, holdings: &[Holding]) -> Found {
         let mut found = Found::default();
@@ -154,7 +190,7 @@ impl Keeper {
             return no(format!("`{}` is no device", entry.device));
         };
         if device.mig.is_some() {
-            return no("MIG: a slice takes no memory limit, it is one".to_owned());
+            return no(MIG.to_owned());
         }
         if let Some(why) = self.cannot(&*backend) {
             return no(why);

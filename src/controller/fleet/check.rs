@@ -15,8 +15,8 @@ use super::Merged;
 use super::node::Node;
 use crate::api::names::ANNOTATION_WORKLOAD;
 use crate::api::usage::{
-    DeviceReport, EndReport, FORMAT, LimitReport, MAX_END_MESSAGE, MAX_WAITING, MAX_WORKLOAD, NvmlState, PodReport,
-    SeriesData, SeriesReport, UsageReport, WaitingReport,
+    Ability, DeviceReport, EndReport, FORMAT, LimitReport, MAX_END_MESSAGE, MAX_WAITING, MAX_WORKLOAD, NvmlState,
+    PodReport, SeriesData, SeriesReport, UsageReport, WaitingReport,
 };
 
 /// Why something was dropped: a closed set, fit for a metric label.
@@ -118,6 +118,10 @@ pub(super) fn report(report: &UsageReport, node: &str, known: Option<&Node>) -> 
         return Err(Fault::BadText);
     }
     let went_back = known.is_some_and(|known| known.boot_id == report.boot_id && report.now + SLACK < known.now);
+    if [&report.abilities.limits, &report.abilities.suspend].into_iter().any(|ability| text(ability).len() > MAX_REASON)
+    {
+        return Err(Fault::BadText);
+    }
     if report.now > MAX_MOMENT || went_back {
         return Err(Fault::BadMoment);
     }
@@ -130,6 +134,13 @@ pub(super) fn report(report: &UsageReport, node: &str, known: Option<&Node>) -> 
         return Err(Fault::TooMany);
     }
     Ok(())
+}
+
+fn text(ability: &Ability) -> &str {
+    match ability {
+        Ability::Off => "",
+        Ability::Works { by: text } | Ability::Fails { reason: text } => text,
+    }
 }
 
 /// Leaves out the entries that are absurd.

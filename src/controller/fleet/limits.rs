@@ -4,15 +4,18 @@ use std::time::{Duration, Instant};
 
 use gpumem_engine::growth::Room;
 use gpumem_engine::identity::{ContainerId, DeviceKey, PodUid};
-use gpumem_engine::quantity::{Bytes, Moment};
+use gpumem_engine::quantity::{Bytes, BytesPerSecond, Moment};
 use gpumem_engine::series::{SCALES, Series};
 
-use super::Fleet;
 use super::node::Tenant;
-use crate::api::usage::LimitReport;
+use super::{Fleet, Seen};
+use crate::api::node::{LimitPhase, device_of};
+use crate::api::usage::{Abilities, LimitReport};
 
 /// The rate's minute.
 const MINUTE: u32 = 60;
+/// A limit that is further away than this is not told: growth does not go on for so long.
+const FAR: Duration = Duration::from_hours(24);
 /// Neighbours need the most they used within so many minutes.
 const NEED_MINUTES: usize = 10;
 
@@ -78,6 +81,32 @@ impl Fleet {
     pub fn limits(&self, node: &str, now: Instant) -> Option<(&str, &[LimitReport], Duration)> {
         let node = self.nodes.get(node)?;
         Some((&node.boot_id, &node.limits, now.saturating_duration_since(node.received)))
+    }
+
+    /// What the agent of a node could make hold.
+    pub fn abilities(&self, node: &str) -> Option<&Abilities> {
+        self.nodes.get(node).map(|node| &node.abilities)
+    }
+}
+
+/// The limit that holds a container on a device.
+pub(super) fn held_to(reports: &[LimitReport], container: &ContainerId, device: &DeviceKey) -> Option<Bytes> {
+    let own = reports.iter().find(|report| {
+        report.container_id == *container && device_of(&report.device).is_some_and(|named| named == *device)
+    })?;
+    own.applied.filter(|_| matches!(own.state, LimitPhase::Applied | LimitPhase::Pending | LimitPhase::Drift))
+}
+
+impl Seen<'_> {
+    /// Time until the container meets the limit that holds it, at its lasting growth; its own allocation fails there, whatever
+    /// the device has left. For people only: a limit that followed from this would follow from itself.
+    pub fn time_to_limit(&self, growth: Option<BytesPerSecond>) -> Option<Duration> {
+        let limit = self.limit?;
+        if self.used >= limit {
+            return Some(Duration::ZERO);
+        }
+        let seconds = (limit - self.used).as_f64() / growth?.0;
+        (seconds > 0.0 && seconds <= FAR.as_secs_f64()).then(|| Duration::from_secs_f64(seconds))
     }
 }
 

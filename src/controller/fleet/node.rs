@@ -14,7 +14,7 @@ use super::observe::Answers;
 use super::refusals::Refusals;
 use super::{Cursor, DeviceReport, FORGET, Merged, PodReport, SeriesData, SeriesReport, UsageReport};
 use crate::api::names::ANNOTATION_WORKLOAD;
-use crate::api::usage::{AskReport, EndReport, FORMAT, LimitReport, NvmlState, WaitingReport};
+use crate::api::usage::{Abilities, AskReport, EndReport, FORMAT, LimitReport, NvmlState, WaitingReport};
 
 /// No agent samples less often; a longer interval in a report is not believed.
 const MAX_INTERVAL_MS: u64 = 60_000;
@@ -34,6 +34,7 @@ pub(super) struct Node {
     interval_ms: u64,
     pub(super) nvml: NvmlState,
     pub(super) limits: Vec<LimitReport>,
+    pub(super) abilities: Abilities,
     /// Containers that were forgotten as tenants lately: how they ended may still be told.
     past: BTreeMap<TenantKey, (Moment, Remains)>,
     /// Allocations that containers' own allocators refused.
@@ -117,6 +118,7 @@ impl Node {
             interval_ms: report.interval_ms,
             nvml: report.nvml.clone(),
             limits: Vec::new(),
+            abilities: Abilities::default(),
             past: BTreeMap::new(),
             refusals: Refusals::default(),
             declared: BTreeMap::new(),
@@ -145,6 +147,7 @@ impl Node {
             pods,
             series,
             limits,
+            abilities,
             hooks,
             waiting,
         } = report;
@@ -160,7 +163,7 @@ impl Node {
         } else if cursor.epoch != self.cursor.epoch {
             merged.restarted = true;
         }
-        self.limits = limits;
+        (self.limits, self.abilities) = (limits, abilities);
         (self.cursor, self.now, self.received) = (cursor, now, received);
         (self.agent_version, self.interval_ms, self.simulated, self.nvml) =
             (agent_version, interval_ms, simulated, nvml);
@@ -281,6 +284,7 @@ impl Node {
         UsageReport {
             format: FORMAT,
             limits: self.limits.clone(),
+            abilities: self.abilities.clone(),
             agent_version: self.agent_version.clone(),
             node: name.to_owned(),
             boot_id: self.boot_id.clone(),

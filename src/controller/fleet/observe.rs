@@ -14,6 +14,7 @@ use gpumem_engine::series::Series;
 use gpumem_engine::usage::{Attribution, AttributionGap};
 
 use super::declared::Declaration;
+use super::limits::held_to;
 use super::node::{Device, Node, Tenant, TenantKey};
 use super::{DeviceReport, Observation, PodReport, Standing};
 
@@ -84,6 +85,8 @@ pub struct Seen<'a> {
     pub clock: Moment,
     /// What its pod declares of the job.
     pub declared: Option<&'a Arc<Declaration>>,
+    /// The limit that holds it on that device, as its agent read it back.
+    pub limit: Option<Bytes>,
 }
 
 impl Seen<'_> {
@@ -113,7 +116,7 @@ impl Node {
         mut visit: impl FnMut(Seen<'_>),
     ) {
         let clock = self.clock(now);
-        let Self { pods, devices, declared, .. } = self;
+        let Self { pods, devices, declared, limits, .. } = self;
         let chosen: BTreeMap<&PodUid, (&Arc<PodReport>, Standing)> = pods
             .iter()
             .filter(|(_, pod)| chosen(pod))
@@ -152,6 +155,7 @@ impl Node {
                     series: &tenant.series,
                     clock,
                     declared: declared.get(&tenant_key.pod),
+                    limit: held_to(limits, &tenant.container_id, key),
                 };
                 let seen = remarked(seen);
                 match worst.get_mut(tenant_key) {

@@ -10,7 +10,10 @@ use gpumem_engine::series::{Point, RAW_POINTS, Segment, Series};
 use gpumem_engine::usage::{Attribution, AttributionGap};
 
 use super::{FORGET, Fault, Fleet, Merged, Observation};
-use crate::api::usage::{Cursor, DeviceReport, FORMAT, NvmlState, PodReport, SeriesData, SeriesReport, UsageReport};
+use crate::api::node::LimitPhase;
+use crate::api::usage::{
+    Cursor, DeviceReport, FORMAT, LimitReport, NvmlState, PodReport, SeriesData, SeriesReport, UsageReport,
+};
 use crate::controller::run::default_policy;
 
 const MIB_PER_SECOND: u64 = 20;
@@ -93,6 +96,7 @@ impl Agent {
                 data,
             }],
             pods: vec![pod],
+            abilities: crate::api::usage::Abilities::default(),
             hooks: Vec::new(),
             waiting: Vec::new(),
         }
@@ -578,4 +582,54 @@ fn an_end_is_told_with_what_the_container_held_even_after_its_pod_is_ending() {
     // Texts longer than any kubelet writes are not believed.
     gone.pods[0].ends[0].message = "x".repeat(10_000);
     assert_eq!(fleet.merge("a", gone, at(start, &agent)).faults, BTreeMap::from([(Fault::BadText, 1)]));
+}
+
+#[test]
+fn a_container_meets_its_limit_before_the_device_is_full_and_its_forecast_stays_the_devices() {
+    let (mut fleet, mut agent, start) = (Fleet::default(), agent("a"), Instant::now());
+    pull(&mut fleet, &mut agent, start, 895);
+    let now = at(start, &agent) + secs(5);
+    let plain = only(&mut fleet, now);
+    let report = |agent: &mut Agent, fleet: &Fleet, applied: Bytes, device: &str| {
+        let cursor = fleet.cursor(agent.node);
+        let limit = LimitReport {
+            pod: "uid-train".into(),
+            container_id: "c1".into(),
+            device: device.into(),
+            desired: Some(applied),
+            applied: Some(applied),
+            backend: "nvml-cgroup".into(),
+            state: LimitPhase::Applied,
+            reason: String::new(),
+            cgroup: "a/b".into(),
+        };
+        UsageReport { limits: vec![limit], ..agent.run(5).report(cursor) }
+    };
+    let seen = |fleet: &mut Fleet, now| {
+        let mut found = None;
+        fleet.visit_after("", now, &policy(), |_, seen| {
+            found = Some((seen.limit, seen.time_to_limit(seen.forecast.growth)))
+        });
+        found.unwrap()
+    };
+    let limit = used(agent.now + 5) + Bytes::mib(MIB_PER_SECOND * 60);
+    let limited = report(&mut agent, &fleet, limit, "GPU-1");
+    fleet.merge("a", limited, at(start, &agent));
+    let (held, time) = seen(&mut fleet, at(start, &agent));
+    assert_eq!(held, Some(limit));
+    assert!((time.unwrap().as_secs_f64() / 60.0 - 1.0).abs() < 0.05, "{time:?}");
+    // Nothing is decided by it: the forecast is that of the device, five seconds later.
+    let with_limit = only(&mut fleet, at(start, &agent));
+    assert!((median(&with_limit) / median(&plain) - 1.0).abs() < 0.02, "{with_limit:?}");
+
+    // At its limit it is there already; a freeze and a limit on another device are none of this one.
+    let limit = used(agent.now + 5);
+    let limited = report(&mut agent, &fleet, limit, "GPU-1");
+    fleet.merge("a", limited, at(start, &agent));
+    assert_eq!(seen(&mut fleet, at(start, &agent)).1, Some(Duration::ZERO));
+    for elsewhere in ["all", "GPU-2"] {
+        let limited = report(&mut agent, &fleet, limit, elsewhere);
+        fleet.merge("a", limited, at(start, &agent));
+        assert_eq!(seen(&mut fleet, at(start, &agent)), (None, None), "{elsewhere}");
+    }
 }

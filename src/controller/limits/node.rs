@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use super::{Known, LIFE, RELIST, RENEW};
 use crate::api::names::{FIELD_MANAGER, GROUP, LIMITS_MANAGER, VERSION};
 use crate::api::node::{GpuMemoryNode, GpuMemoryNodeStatus, LimitEntry, LimitPhase, LimitStatus, MAX_ENTRIES};
-use crate::api::usage::LimitReport;
+use crate::api::usage::{Abilities, Ability, LimitReport};
 use crate::controller::context::Context;
 use crate::controller::now::{Now, parse_rfc3339, rfc3339};
 
@@ -171,7 +171,8 @@ async fn report(
     now: &Now,
 ) -> GpuMemoryNode {
     let previous = object.status.clone().unwrap_or_default();
-    let next = status(&object, &previous, boot, reports, now);
+    let abilities = ctx.fleet().abilities(name).cloned().unwrap_or_default();
+    let next = status(&object, &previous, boot, (reports, &abilities), now);
     if next == previous {
         return object;
     }
@@ -198,7 +199,7 @@ pub fn status(
     object: &GpuMemoryNode,
     previous: &GpuMemoryNodeStatus,
     boot: &str,
-    reports: &[LimitReport],
+    (reports, abilities): (&[LimitReport], &Abilities),
     now: &Now,
 ) -> GpuMemoryNodeStatus {
     let mut limits: Vec<LimitStatus> = Vec::new();
@@ -236,12 +237,18 @@ pub fn status(
     GpuMemoryNodeStatus {
         desired: count(object.spec.limits.len()),
         applied: count(limits.iter().filter(holds).count()),
-        conditions: conditions(object, &limits, &previous.conditions, now),
+        conditions: conditions(object, &limits, abilities, &previous.conditions, now),
         limits,
     }
 }
 
-fn conditions(object: &GpuMemoryNode, limits: &[LimitStatus], previous: &[Condition], now: &Now) -> Vec<Condition> {
+fn conditions(
+    object: &GpuMemoryNode,
+    limits: &[LimitStatus],
+    abilities: &Abilities,
+    previous: &[Condition],
+    now: &Now,
+) -> Vec<Condition> {
     let of = |phases: &[LimitPhase]| limits.iter().filter(|entry| phases.contains(&entry.state)).collect::<Vec<_>>();
     let all = object.spec.limits.len();
     let applied = of(&[LimitPhase::Applied, LimitPhase::Frozen]).len();
@@ -270,6 +277,14 @@ fn conditions(object: &GpuMemoryNode, limits: &[LimitStatus], previous: &[Condit
         };
         let reason = if entries.is_empty() { "None" } else { reason };
         conditions.push((kind, !entries.is_empty(), reason, message));
+    }
+    for (kind, ability) in [("CanLimit", &abilities.limits), ("CanSuspend", &abilities.suspend)] {
+        match ability {
+            // The chart does not ask for it: nothing is said rather than something alarming.
+            Ability::Off => {}
+            Ability::Works { by } => conditions.push((kind, true, "Tried", by.clone())),
+            Ability::Fails { reason } => conditions.push((kind, false, "Unsupported", reason.clone())),
+        }
     }
     let condition = |(kind, holds, reason, message): (&str, bool, &str, String)| {
         let status = if holds { "True" } else { "False" };

@@ -61,6 +61,7 @@ struct Families {
     growth: Family,
     probability: Family,
     time_to_oom: Family,
+    time_to_limit: Family,
     risk: Family,
     workload: Family,
 }
@@ -121,6 +122,11 @@ impl Exposition {
                 "Time until the container runs out of GPU memory; one in ten comes before quantile 0.1. Absent when no \
                  OOM is expected.",
             ),
+            time_to_limit: Family::new(
+                metric::CONTAINER_TIME_TO_LIMIT,
+                "Time until the container meets the limit that holds it (gpumem_container_memory_limit_bytes), at its lasting \
+                 growth: its own allocation fails there. Absent where nothing holds it or it does not grow.",
+            ),
             risk: Family::new(
                 metric::CONTAINER_RISK,
                 "0 low, 1 elevated, 2 high (the policy's act level), 3 critical (OOM within a fifth of the horizon). \
@@ -157,8 +163,8 @@ impl Exposition {
                 None => break,
             }
         }
-        let Families { growth, probability, time_to_oom, risk, workload } = families;
-        for family in [growth, probability, time_to_oom, risk, workload] {
+        let Families { growth, probability, time_to_oom, time_to_limit, risk, workload } = families;
+        for family in [growth, probability, time_to_oom, time_to_limit, risk, workload] {
             family.write_to(text);
         }
     }
@@ -192,6 +198,9 @@ impl Families {
                     self.time_to_oom.add(&all, &format!(",quantile=\"{quantile}\""), time.as_secs_f64());
                 }
             }
+        }
+        if let Some(time) = seen.time_to_limit(forecast.growth) {
+            self.time_to_limit.add(&all, "", time.as_secs_f64());
         }
         if let Some(level) = level {
             self.risk.add(&all, "", f64::from(level.value()));

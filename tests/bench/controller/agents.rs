@@ -143,6 +143,7 @@ impl Played {
             devices,
             pods: (0..self.past.len()).map(|shape| pod(agent, shape)).collect(),
             series: (0..self.past.len()).map(|shape| self.series(agent, shape, second, since)).collect(),
+            abilities: gpumem::api::usage::Abilities::default(),
             hooks: Vec::new(),
             waiting: Vec::new(),
         }

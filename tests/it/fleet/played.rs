@@ -109,6 +109,7 @@ pub fn report(node: &str, cursor: Cursor, points: std::ops::RangeInclusive<u64>)
                     .collect(),
             },
         }],
+        abilities: gpumem::api::usage::Abilities::default(),
         hooks: Vec::new(),
         waiting: Vec::new(),
     }
