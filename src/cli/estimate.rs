@@ -256,7 +256,7 @@ pub fn run(args: &Args, terminal: Option<usize>) -> Result<Shown, Error> {
                 let gap = if shown.text.is_empty() { "" } else { "\n" };
                 shown.text.extend([gap, &place, &program, "\n", &table(&answer)]);
                 if !unread.is_empty() {
-                    let lines: String = unread.iter().map(|line| format!("  - {line}\n")).collect();
+                    let lines = format!("  - {}\n", unread.join("\n  - "));
                     shown.text += "\nNot read from the manifest:\n";
                     shown.text += &page::fit(&lines, args.output.width(terminal));
                 }

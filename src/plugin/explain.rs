@@ -165,7 +165,7 @@ impl Page<'_> {
                 ),
                 None => "it does not grow towards it".to_owned(),
             };
-            line(out, "limit", &format!("held to {}; {meets}. The forecast is of the device", bytes(Some(limit))))?;
+            out.line("limit", &format!("held to {}; {meets}. The forecast is of the device", bytes(Some(limit))))?;
         }
         if !view.probability_by_horizon.is_empty() {
             let horizons = view.probability_by_horizon.iter();

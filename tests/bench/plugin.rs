@@ -198,5 +198,7 @@ fn node(index: usize) -> NodeView {
         simulated: false,
         report_age_seconds: 1.4,
         devices: (0..8).map(device).collect(),
+        limits: None,
+        suspend: None,
     }
 }

@@ -608,7 +608,7 @@ fn a_container_meets_its_limit_before_the_device_is_full_and_its_forecast_stays_
     let seen = |fleet: &mut Fleet, now| {
         let mut found = None;
         fleet.visit_after("", now, &policy(), |_, seen| {
-            found = Some((seen.limit, seen.time_to_limit(seen.forecast.growth)))
+            found = Some((seen.limit, seen.time_to_limit(seen.forecast.growth)));
         });
         found.unwrap()
     };

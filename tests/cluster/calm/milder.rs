@@ -21,5 +21,5 @@ async fn a_leaking_job_is_suspended_before_its_oom_and_counts_no_failure() -> Re
 #[tokio::test]
 async fn a_declared_trainer_that_cannot_fit_is_told_before_it_starts_and_fits_with_the_advice() -> Result<()> {
     let world = World::find().await?;
-    play(&world, &Plan::draw(5, &world.image).only(&[Role::Declared]).beside("story-declared", 15)).await
+    play(&world, &Plan::draw(5, &world.image).only(&[Role::Declared]).beside("story-declared", 19)).await
 }
