@@ -140,7 +140,7 @@ mod tests {
         assert!(size.basis.contains("highest peak seen 10"), "{}", size.basis);
         let size = recommend("main", &peaks, &[oom(1, "main", 40_000), oom(2, "other", 80_000)]).unwrap();
         assert_eq!(size.bytes, Bytes::from_f64(Bytes::mib(40_512).as_f64() * 1.1));
-        assert!(size.basis.starts_with("ran out of memory 1 times"), "{}", size.basis);
+        assert!(size.basis.starts_with("ran out of memory 1 time,"), "{}", size.basis);
     }
 
     proptest! {

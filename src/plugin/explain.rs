@@ -279,7 +279,7 @@ impl Page<'_> {
 
 fn headline(view: &ContainerView) -> String {
     if view.unknown.as_deref() == Some(NOT_STARTED) && view.level >= Level::High {
-        return ", will run out of memory once it starts".to_owned();
+        return "will run out of memory once it starts".to_owned();
     }
     match (view.seconds_to_oom, view.level) {
         (Some(quantiles), Level::Elevated | Level::High | Level::Critical) => {

@@ -65,7 +65,7 @@ fn run(program: &str, line: &[&str], config: &std::path::Path) -> Duration {
     let output = command.args(line).arg("--kubeconfig").arg(config).output().unwrap();
     let took = began.elapsed();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let lines = output.stdout.iter().filter(|byte| **byte == b'\n').count();
+    let lines = String::from_utf8_lossy(&output.stdout).lines().count();
     assert!(lines > NODES, "{line:?} printed {lines} lines");
     took
 }
