@@ -11,6 +11,7 @@ use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
 
 use crate::story::frame::RELEASE_NAMESPACE;
+use crate::support::monitor::Kind;
 use crate::support::prometheus::Monitoring;
 use crate::support::scene::Scene;
 use crate::support::world::World;
@@ -100,7 +101,7 @@ async fn agents(world: &World, on: bool) -> Result<()> {
 #[tokio::test]
 async fn replicas_follow_the_forecast_up_and_never_go_down_for_data_that_is_missing() -> Result<()> {
     let world = World::find().await?;
-    let monitoring = Monitoring::start(&world, "keda", &[], None).await?;
+    let monitoring = Monitoring::start(&world, "keda", Kind::PodMonitor, &[], None).await?;
     let scene = Scene::open(&world, "search").await?;
     let object = example(&monitoring)?;
     let query = object["spec"]["triggers"][0]["metadata"]["query"].as_str().context("a query")?.to_owned();

@@ -31,7 +31,7 @@ async fn sheet(world: &World) -> String {
                 gpumem::cli::page::hanging("gpumem", &said, gpumem::cli::page::PAGE) + "[exit 1]\n"
             }
         };
-        sheet += &format!("$ kubectl gpumem {line}\n{shown}\n");
+        sheet.extend(["$ kubectl gpumem ", line, "\n", &shown, "\n"]);
     }
     sheet
 }
