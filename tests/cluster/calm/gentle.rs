@@ -15,7 +15,7 @@ use crate::support::world::World;
 use crate::support::{throughout, until};
 
 /// A leak that leaves time to be held back for a while and to be evicted still.
-const SLOW: &str = "leak:from=50GiB,rate=220MiB/s,start=10s";
+const SLOW: &str = "leak:from=50GiB,rate=150MiB/s,start=10s";
 
 /// Waits until the policy names `reason` as what stands in its way, and checks that its message says all of `words`.
 async fn held(scene: &Scene<'_>, policy: &str, reason: &str, words: &[&str]) -> Result<()> {
