@@ -30,7 +30,7 @@ fn policy_of(plan: &Plan, role: Role) -> Option<Value> {
     match role {
         Role::Guarded => Some(policy(plan)),
         Role::Saving => {
-            let checkpoint = json!({"timeoutSeconds": 60, "need": "Required"});
+            let checkpoint = json!({"timeoutSeconds": 20, "need": "Required"});
             let actions = json!([
                 {"type": "Notify"}, {"type": "Checkpoint", "checkpoint": checkpoint}, {"type": "Evict"}
             ]);

@@ -153,7 +153,7 @@ impl Plan {
             Role::Guarded | Role::Unguarded => self.leak(),
             Role::Plateau => "load:to=71GiB,over=8s".to_owned(),
             Role::Pool => "pool:at=72GiB".to_owned(),
-            // Slow enough that a save of a minute would still come in time.
+            // Slow enough that a save of twenty seconds still comes in time: it is asked for in the last fifth of the leak.
             Role::Saving => "leak:from=58GiB,rate=110MiB/s,start=25s".to_owned(),
             Role::Job => "leak:from=58GiB,rate=160MiB/s,start=20s".to_owned(),
             // Held long before its limit, and without one it would fill the device a minute after it.
