@@ -278,6 +278,11 @@ pub enum Hold {
         /// Until when that is waited for.
         until: Stamp,
     },
+    /// The container is on its way to host memory, and its device still shows what it held.
+    HostMoveSettling {
+        /// Until when that is waited for.
+        until: Stamp,
+    },
     /// The policy lists no action.
     NothingListed,
     /// The workload has as many replicas as the policy allows.
@@ -371,6 +376,7 @@ impl Hold {
             Self::NoLimit => "NoLimit",
             Self::AutoscalerExpected { .. } => "AutoscalerExpected",
             Self::ScaleSettling { .. } => "ScaleSettling",
+            Self::HostMoveSettling { .. } => "HostMoveSettling",
             Self::NothingListed => "NothingListed",
             Self::ScaleAtMaximum { .. } => "ScaleAtMaximum",
         }

@@ -23,6 +23,9 @@ const LIMIT_TAKES: Duration = Duration::from_mins(1);
 const SCALE_TAKES: Duration = Duration::from_mins(5);
 /// Moving a whole device's memory to the host, at a tenth of what its bus can do.
 const HOST_MOVE_TAKES: Duration = Duration::from_secs(30);
+/// Until then a move that was begun may not be seen on the device: 22 GiB were shown to be gone after 14 s on an H200
+/// (`docs/limits.md`), and a full one is four to seven times that.
+const HOST_MOVE_SETTLES: Duration = Duration::from_mins(2);
 
 /// The way up for one pod.
 #[derive(Clone, Copy)]
@@ -200,7 +203,7 @@ impl Climb<'_> {
             Err(why) => return Answer::Pass(why),
         };
         if self.tried(step.kind()) {
-            return Answer::Pass(Hold::DidNotHelp { rung });
+            return self.moving(step.kind()).unwrap_or(Answer::Pass(Hold::DidNotHelp { rung }));
         }
         let needs = if rung == Rung::SuspendToHost { HOST_MOVE_TAKES } else { self.standing.grace };
         if !self.is_later_than(needs) {
@@ -284,6 +287,13 @@ impl Climb<'_> {
                 && past.dry_run == self.dry_run
                 && matches!(past.result, PastResult::Disrupted | PastResult::Harmless)
         })
+    }
+
+    /// The answer while the pod is on its way to host memory. Its process stands still from the first moment, so it cannot
+    /// run out meanwhile, whatever its past growth foretells.
+    fn moving(&self, kind: StepKind) -> Option<Answer> {
+        let until = self.last(kind).filter(|_| kind == StepKind::SuspendToHost)?.at + HOST_MOVE_SETTLES;
+        (self.now < until).then_some(Answer::Wait(Hold::HostMoveSettling { until }))
     }
 
     /// Whether a step of a kind was carried out on this very pod.

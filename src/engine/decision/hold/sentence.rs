@@ -215,6 +215,9 @@ impl fmt::Display for Hold {
             Self::ScaleSettling { until } => {
                 write!(f, "replicas were added, and until {} they may still be starting", Utc(*until))
             }
+            Self::HostMoveSettling { until } => {
+                write!(f, "it is being moved to host memory, and until {} the device may still show what it held", Utc(*until))
+            }
             Self::NothingListed => f.write_str("spec.actions lists nothing that could be done"),
             Self::ScaleAtMaximum { max } => {
                 write!(f, "the workload has the {} that the policy allows at most", counted(*max, "replica", "replicas"))

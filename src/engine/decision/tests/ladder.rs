@@ -264,6 +264,17 @@ fn what_was_tried_on_this_pod_and_did_not_help_is_not_tried_again() {
 }
 
 #[test]
+fn a_pod_on_its_way_to_host_memory_is_waited_for_and_not_called_one_that_was_not_helped() {
+    let actions = Actions { suspend_to_host: true, evict: true, ..Actions::default() };
+    let moved = |ago| remembering([(ago, StepKind::SuspendToHost, PastResult::Disrupted, "a")]);
+    let until = Stamp(NOW.0 + 1);
+    assert_eq!(taken(&listing(actions), &levered(), &moved(119)), Err(Hold::HostMoveSettling { until }));
+    let soon = View { forecast: at_risk("a", "w", 45).forecast, ..levered() };
+    assert_eq!(taken(&listing(actions), &soon, &moved(119)), Err(Hold::HostMoveSettling { until }));
+    assert_ne!(taken(&listing(actions), &levered(), &moved(120)), Err(Hold::HostMoveSettling { until }));
+}
+
+#[test]
 fn a_pod_whose_replacement_would_run_out_as_quickly_is_left_alone() {
     let (secs, minutes) = (Duration::from_secs, Duration::from_mins);
     let mut policy = listing(Actions { evict: true, ..Actions::default() });
