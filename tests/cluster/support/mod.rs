@@ -1,6 +1,7 @@
 //! A small language for the tests: scenes with leaking and steady workloads, policies, and waiting with a reason.
 
 pub mod gpus;
+pub mod leader;
 pub mod monitor;
 pub mod prometheus;
 pub mod receiver;

@@ -12,6 +12,8 @@ pub struct World {
     pub image: String,
     /// The script that runs the cluster.
     script: String,
+    /// Name of the cluster, which the control groups of its pods are under.
+    name: String,
 }
 
 impl World {
@@ -20,8 +22,9 @@ impl World {
         let missing = "these tests need a prepared cluster: run `make test-cluster`";
         let image = std::env::var("GPUMEM_TEST_IMAGE").context(missing)?;
         let script = std::env::var("GPUMEM_TEST_CLUSTER").context(missing)?;
+        let name = std::env::var("CLUSTER_NAME").context(missing)?;
         let client = kube::Client::try_default().await.context(missing)?;
-        Ok(Self { client, image, script })
+        Ok(Self { client, image, script, name })
     }
 
     /// Runs the cluster script with these arguments and gives its output.
@@ -53,10 +56,11 @@ impl World {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
             let Ok(command) = std::fs::read(entry.path().join("cmdline")) else { continue };
             let words: Vec<_> = command.split(|byte| *byte == 0).collect();
-            // In this cluster's pods only: another instance of the product on the machine is not ours to end.
+            // In this cluster's pods only: another instance of the product on the machine, that of another checkout's tests
+            // for one, is not ours to end.
             let group = std::fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
             let is_of_pod = pod_uid.is_none_or(|uid| group.contains(uid) || group.contains(&uid.replace('-', "_")));
-            if group.contains("kubepods")
+            if group.contains(&format!("/{}/", self.name))
                 && is_of_pod
                 && words.first().is_some_and(|word| word.ends_with(b"gpumem"))
                 && words.get(1) == Some(&role.as_bytes())
