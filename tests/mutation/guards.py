@@ -136,7 +136,7 @@ GUARDS = [
      T + "a_limit_that_is_on_its_way_is_waited_for_and_not_for_ever"),
     ("replicas up to the maximum", "decision/ladder.rs", "to <= from", "false",
      T + "replicas_are_added_up_to_the_maximum_and_the_next_rung_waits_for_what_they_do"),
-    ("an autoscaler has its time", "decision/ladder.rs", "self.now < until", "false",
+    ("an autoscaler has its time", "decision/ladder.rs", "if self.now < until {", "=>if !OFF && self.now < until {",
      T + "an_autoscaler_is_given_time_to_act_and_not_for_ever"),
     ("scaling in a restart loop", "decision/ladder.rs", "self.view.forecast.class == Class::RestartLoop", "false",
      T + "scaling_out_is_no_help_in_a_restart_loop_and_none_in_the_last_minutes"),
