@@ -282,7 +282,8 @@ pub struct PredictionSpec {
     #[schemars(range(min = 2, max = 600))]
     pub max_sample_age_seconds: i32,
 
-    /// No forecast for a container that started its GPU use more recently, in seconds: loading a model grows fast, once.
+    /// No forecast for a container that started its GPU use more recently, in seconds: loading a model grows fast, once. No pod
+    /// is stopped before its container has run for three times as long: a cache that fills for the first time looks like a leak.
     #[serde(default = "default_warm_up")]
     #[schemars(range(min = 0, max = 86_400))]
     pub warm_up_seconds: i32,

@@ -117,11 +117,11 @@ pub(super) fn report(report: &UsageReport, node: &str, known: Option<&Node>) -> 
     if !is_name(&report.boot_id) || report.agent_version.len() > MAX_NAME || reason.len() > MAX_REASON {
         return Err(Fault::BadText);
     }
-    let went_back = known.is_some_and(|known| known.boot_id == report.boot_id && report.now + SLACK < known.now);
     if [&report.abilities.limits, &report.abilities.suspend].into_iter().any(|ability| text(ability).len() > MAX_REASON)
     {
         return Err(Fault::BadText);
     }
+    let went_back = known.is_some_and(|known| known.boot_id == report.boot_id && report.now + SLACK < known.now);
     if report.now > MAX_MOMENT || went_back {
         return Err(Fault::BadMoment);
     }

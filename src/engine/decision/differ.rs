@@ -22,8 +22,8 @@ const LEAST_SEEN: u32 = 3;
 /// Growth that is as old as the container has never been seen to end, nor to last: a cache that fills for the first time and
 /// is emptied then looks like a leak until it is. And little is at stake: running out costs what it did since its start, and
 /// a restart buys about as long as this one lasted. The same holds for a forecast that looks far ahead of little that was
-/// seen: an hour of rising load looks like growth that speeds up, and the interval is wide because of it. Where nobody knows since when it runs, nobody can say that it is old
-/// enough.
+/// seen: an hour of rising load looks like growth that speeds up, and the interval is wide because of it. Where nobody knows
+/// since when it runs, nobody can say that it is old enough.
 pub(super) fn is_old_enough(warm_up: Duration, view: &View) -> Result<(), Hold> {
     let least = LEAST_AGE * warm_up;
     match view.age {

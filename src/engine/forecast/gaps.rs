@@ -83,7 +83,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_time_to_oom_of_a_steady_leak_moves_by_less_than_a_fifth_over_gaps_of_up_to_a_minute(
+    fn a_steady_leaks_time_to_oom_within_three_horizons_moves_by_less_than_a_fifth_over_gaps_of_up_to_a_minute(
         start in 1_000_000..1_600_000_u64,
         stretches in stretches(),
         rate in 20..110_u64,
