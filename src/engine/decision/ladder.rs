@@ -289,8 +289,9 @@ impl Climb<'_> {
         })
     }
 
-    /// The answer while the pod is on its way to host memory. Its process stands still from the first moment, so it cannot
-    /// run out meanwhile, whatever its past growth foretells.
+    /// The answer while the pod is on its way to host memory. From the agent's lock on its process stands still and cannot run
+    /// out, whatever its past growth foretells; before that, nothing stronger would come sooner than the lock. A move that the
+    /// agent refuses leaves no lever, which is asked before this.
     fn moving(&self, kind: StepKind) -> Option<Answer> {
         let until = self.last(kind).filter(|_| kind == StepKind::SuspendToHost)?.at + HOST_MOVE_SETTLES;
         (self.now < until).then_some(Answer::Wait(Hold::HostMoveSettling { until }))
