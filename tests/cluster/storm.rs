@@ -19,7 +19,7 @@ use crate::support::{throughout, until};
 
 mod leader;
 
-const EVICTION: Duration = Duration::from_secs(110);
+const EVICTION: Duration = Duration::from_secs(160);
 
 #[tokio::test]
 async fn storm_1_a_controller_killed_right_after_its_post_does_not_evict_twice() -> Result<()> {

@@ -33,6 +33,8 @@ pub struct Frame {
     pub events: Vec<(String, String, String)>,
     /// UIDs of the pods that the policy's status says were evicted. A pod can be gone between two looks.
     pub evicted: Vec<String>,
+    /// What the policies say of acting: (policy, reason, message).
+    pub allowed: Vec<(String, String, String)>,
     /// Jobs of the cast that are suspended.
     pub suspended: Vec<SuspendedJob>,
     /// What `kubectl gpumem explain` advises the trainer that declares its job.
@@ -145,7 +147,10 @@ impl Observer {
         }
         frame.advised = self.advised().await;
         frame.events = self.events().await?;
-        frame.evicted = self.evicted().await?;
+        let policies: Api<GpuMemoryPolicy> = Api::namespaced(self.client.clone(), &self.namespace);
+        let policies = policies.list(&ListParams::default()).await?.items;
+        frame.evicted = evicted(&policies);
+        frame.allowed = allowed(&policies);
         Ok(frame)
     }
 
@@ -270,16 +275,6 @@ impl Observer {
         Ok(found)
     }
 
-    async fn evicted(&self) -> Result<Vec<String>> {
-        let policies: Api<GpuMemoryPolicy> = Api::namespaced(self.client.clone(), &self.namespace);
-        let listed = policies.list(&ListParams::default()).await?.items;
-        let actions = listed.into_iter().filter_map(|policy| policy.status).flat_map(|status| status.recent_actions);
-        Ok(actions
-            .filter(|action| action.action == ActionType::Evict && !action.dry_run && action.outcome == "Succeeded")
-            .map(|action| action.pod_uid)
-            .collect())
-    }
-
     async fn events(&self) -> Result<Vec<(String, String, String)>> {
         let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
         let mut ours: Vec<_> = events
@@ -307,4 +302,21 @@ impl Observer {
             })
             .collect())
     }
+}
+
+fn evicted(policies: &[GpuMemoryPolicy]) -> Vec<String> {
+    let actions = policies.iter().filter_map(|policy| policy.status.as_ref()).flat_map(|status| &status.recent_actions);
+    actions
+        .filter(|action| action.action == ActionType::Evict && !action.dry_run && action.outcome == "Succeeded")
+        .map(|action| action.pod_uid.clone())
+        .collect()
+}
+
+fn allowed(policies: &[GpuMemoryPolicy]) -> Vec<(String, String, String)> {
+    let told = policies.iter().filter_map(|policy| {
+        let conditions = &policy.status.as_ref()?.conditions;
+        let told = conditions.iter().find(|condition| condition.type_ == "ActionAllowed")?;
+        Some((policy.metadata.name.clone()?, told.reason.clone(), told.message.clone()))
+    });
+    told.collect()
 }

@@ -90,8 +90,10 @@ impl Plan {
     /// Draws a performance.
     pub fn draw(seed: u64, image: &str) -> Self {
         let mut lot = Lot(seed);
-        let leak_start = 25 + lot.below(15);
-        let leak_rate = 45 + lot.below(20);
+        // No pod is stopped before it is three times as old as what is left to it: a trainer that lives for more than three minutes
+        // leaves half of one for that, time enough where others are stopped at the same time and calls are seconds apart.
+        let leak_start = 75 + lot.below(15);
+        let leak_rate = 40 + lot.below(10);
         let mut order = Role::MAIN.to_vec();
         for last in (1..order.len()).rev() {
             order.swap(last, lot.below(last as u64 + 1) as usize);
@@ -105,7 +107,7 @@ impl Plan {
             namespace: NAMESPACE.to_owned(),
             first_gpu: 0,
             image: image.to_owned(),
-            length: Duration::from_mins(5),
+            length: Duration::from_mins(6),
         }
     }
 

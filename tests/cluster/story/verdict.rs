@@ -23,6 +23,8 @@ pub struct Story {
     pub taken: Option<(Duration, Advised, String)>,
     /// Our Events, once each, with the time they were first seen.
     pub events: Vec<(Duration, String, String, String)>,
+    /// What each policy said of acting, whenever its reason changed: when, which, reason and message.
+    pub holds: Vec<(Duration, String, String, String)>,
     told_at: Option<Duration>,
     now: Duration,
 }
@@ -79,6 +81,7 @@ impl Story {
             advised: None,
             taken: None,
             events: Vec::new(),
+            holds: Vec::new(),
             told_at: None,
             now: Duration::ZERO,
         }
@@ -105,6 +108,12 @@ impl Story {
         for (object, reason, note) in &frame.events {
             if !self.events.iter().any(|(_, o, r, n)| (o, r, n) == (object, reason, note)) {
                 self.events.push((frame.at, object.clone(), reason.clone(), note.clone()));
+            }
+        }
+        for (policy, reason, message) in &frame.allowed {
+            let last = self.holds.iter().rfind(|(_, of, ..)| of == policy);
+            if last.is_none_or(|(.., last, _)| last != reason) {
+                self.holds.push((frame.at, policy.clone(), reason.clone(), message.clone()));
             }
         }
         if self.advised.is_none() {

@@ -14,8 +14,9 @@ use super::world::World;
 use super::{gpus, until};
 use crate::story::cast::driver_folder;
 
-/// A leak that fills the 20 GiB it has left in a minute and a half, and begins ten seconds after the start.
-pub const LEAK: &str = "leak:from=58GiB,rate=220MiB/s,start=10s";
+/// A leak that fills the 22 GiB it has left in two minutes and a third, and begins ten seconds after the start. In the last fifth
+/// of its life it may be stopped, and many may be at the same time, one call each five seconds.
+pub const LEAK: &str = "leak:from=58GiB,rate=160MiB/s,start=10s";
 
 /// A namespace of its own.
 pub struct Scene<'a> {
