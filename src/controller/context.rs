@@ -21,8 +21,10 @@ use crate::api::usage::PodReport;
 
 /// Shared by all tasks of one controller process.
 pub struct Context {
-    /// Reads; retries transient errors by itself.
+    /// Reads; retries transient errors by itself. A server that takes a question and never answers it is given up after 20 s.
     pub read: kube::Client,
+    /// Watches, which are silent for as long as nothing happens: who listens with it says what silence is too long.
+    pub watch: kube::Client,
     /// Writes that act on workloads: never retried by the client (a refused eviction must surface at once), 20 s at most.
     pub act: kube::Client,
     /// Namespace of the operator: its Lease, ledger and Secrets live there.

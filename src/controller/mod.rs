@@ -54,6 +54,8 @@ pub mod cleanup;
 
 pub mod health;
 
+mod clients;
+
 mod run;
 
 pub use args::Args;

@@ -47,7 +47,7 @@ const STUCK: Duration = Duration::from_mins(3);
 
 /// Runs until `shutdown`. A round under way is finished first, so that no action is left without its outcome.
 pub async fn run(ctx: Arc<Context>, shutdown: impl Future<Output = ()>) {
-    let mut listened = Policies::new(ctx.read.clone());
+    let mut listened = Policies::new(ctx.watch.clone());
     let (mut memory, recorder) = (Memory::new(Instant::now()), report::recorder(&ctx));
     let mut news = ctx.news.clone();
     let (mut due, mut woken, mut was_leading) = (tokio::time::Instant::now() + PAUSE, false, false);

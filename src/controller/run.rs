@@ -14,6 +14,7 @@ use tracing::{info, warn};
 
 use super::act::Patience;
 use super::args::Args;
+use super::clients::Clients;
 use super::context::Context;
 use super::fleet::Fleet;
 use super::health::Health;
@@ -59,10 +60,6 @@ pub enum Error {
     Task(&'static str, String),
 }
 
-/// No API call that acts may hang longer: its decision would be old.
-const ACT_TIMEOUT: Duration = Duration::from_secs(20);
-/// No look at the Lease may hang longer than a fraction of its term.
-const LEASE_TIMEOUT: Duration = Duration::from_secs(4);
 /// Tasks get this long to finish what they began; the chart lets Kubernetes kill after 10 s.
 const DRAIN: Duration = Duration::from_secs(8);
 /// Proof that the runtime turns.
@@ -71,7 +68,7 @@ const TURN: Duration = Duration::from_secs(5);
 /// Runs until a signal.
 pub async fn run(args: Args) -> Result<(), Error> {
     let mut signals = Signals::new()?;
-    let [read, act, lease] = clients().await?;
+    let Clients { read, watch: listen_with, act, lease } = Clients::infer().await?;
     let health = Arc::new(Health::default());
     let metrics = Arc::new(Metrics::new()?);
     let fleet = Arc::new(Mutex::new(Fleet::default()));
@@ -87,6 +84,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let (stop, stopped) = watch::channel(false);
     let context = Arc::new(Context {
         read: read.clone(),
+        watch: listen_with.clone(),
         act,
         namespace: args.namespace.clone(),
         identity: args.pod_name.clone(),
@@ -139,8 +137,13 @@ pub async fn run(args: Args) -> Result<(), Error> {
     }
     tasks.spawn("pki", |_| pki::run(keeper, leadership, published, Arc::clone(&metrics), Arc::clone(&health)));
     let pods = Api::namespaced(read, &args.namespace);
-    let watched =
-        agents::watch(pods.clone(), args.agent_selector.clone(), args.agent_port, Arc::clone(&health), publish_agents);
+    let watched = agents::watch(
+        Api::namespaced(listen_with, &args.namespace),
+        args.agent_selector.clone(),
+        args.agent_port,
+        Arc::clone(&health),
+        publish_agents,
+    );
     tasks.spawn("agents", |_| watched);
     let puller = Puller {
         fleet,
@@ -221,22 +224,6 @@ async fn serve_peers(listener: TcpListener, settings: http::TlsSettings, fleet: 
 
 async fn listen(address: std::net::SocketAddr) -> Result<TcpListener, Error> {
     TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })
-}
-
-/// Clients for reading, for acting and for the Lease.
-async fn clients() -> Result<[kube::Client; 3], Error> {
-    let config = kube::Config::infer().await.map_err(|error| Error::Client(error.into()))?;
-    let without_retry = |timeout: Duration| {
-        let mut config = config.clone();
-        // A refused call must surface at once: retried for minutes it would act on an old decision.
-        config.default_retry = false;
-        config.connect_timeout = Some(timeout);
-        config.read_timeout = Some(timeout);
-        config.write_timeout = Some(timeout);
-        config
-    };
-    let client = |config| kube::Client::try_from(config).map_err(|error: kube::Error| Error::Client(error.into()));
-    Ok([client(config.clone())?, client(without_retry(ACT_TIMEOUT))?, client(without_retry(LEASE_TIMEOUT))?])
 }
 
 /// What containers without a policy are asked: a policy with every default.

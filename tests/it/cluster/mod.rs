@@ -408,6 +408,7 @@ impl Controller {
         let (news, heard) = watch::channel(0);
         let ctx = Arc::new(Context {
             read: cluster.api.client(),
+            watch: cluster.api.client(),
             act: cluster.api.client(),
             namespace: "gpumem".to_owned(),
             identity: identity.to_owned(),
