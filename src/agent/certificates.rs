@@ -17,8 +17,8 @@ use kube::runtime::watcher::{self, Event};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::agent::client;
 use crate::agent::exporter::SelfMetrics;
-use crate::agent::pods;
 use crate::api::names::{TLS_AGENT_CERT, TLS_AGENT_KEY, TLS_CA};
 use crate::tls::{self, Material};
 
@@ -112,7 +112,7 @@ fn is_same(one: &Material, other: &Material) -> bool {
 
 /// Follows the Secret for ever.
 pub async fn watch_secret(secret: SecretName, mut sink: Sink) {
-    let client = pods::client().await;
+    let client = client::of_the_cluster().await;
     let api: Api<Secret> = Api::namespaced(client, &secret.namespace);
     let settings = watcher::Config::default().fields(&format!("metadata.name={}", secret.name));
     let mut events = std::pin::pin!(watcher::watcher(api, settings).default_backoff());

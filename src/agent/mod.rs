@@ -39,6 +39,8 @@ pub mod nvml;
 
 pub mod owners;
 
+pub mod client;
+
 pub mod pods;
 
 pub mod hook;

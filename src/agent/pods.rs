@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use futures::TryStreamExt;
 use gpumem_engine::identity::{ContainerId, ContainerKey, PodUid};
@@ -17,6 +16,7 @@ use kube::runtime::watcher::{self, Event};
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
+use crate::agent::client;
 use crate::agent::exporter::SelfMetrics;
 use crate::api::names::{ANNOTATION_WORKLOAD, GROUP};
 use crate::api::usage::{AskReport, EndReport, MAX_END_MESSAGE, MAX_WORKLOAD, OwnerReport, PodReport, WaitingReport};
@@ -34,8 +34,6 @@ const MAX_PAIRS: usize = 128;
 const MAX_CONTAINERS: usize = 256;
 /// Extended resources that are GPUs or parts of them.
 const GPU_RESOURCES: &str = "nvidia.com/";
-/// A first connection to the API is tried again after this long.
-const CLIENT_RETRY: Duration = Duration::from_secs(15);
 
 /// What the watch keeps of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -228,7 +226,7 @@ struct Terminated {
 
 /// Watches the node's pods for ever. Failures are logged once each time they begin and tried again.
 pub async fn watch(node: String, pods: SharedPods, metrics: Arc<SelfMetrics>) {
-    let client = client().await;
+    let client = client::of_the_cluster().await;
     let resource = ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
     let api: Api<WatchedPod> = Api::all_with(client, &resource);
     let settings = watcher::Config::default().fields(&format!("spec.nodeName={node}")).page_size(PAGE);
@@ -256,24 +254,6 @@ pub async fn watch(node: String, pods: SharedPods, metrics: Arc<SelfMetrics>) {
                 }
             }
         }
-    }
-}
-
-/// A client of the cluster the agent runs in; waits for ever where there is none, as the agent works without.
-pub async fn client() -> kube::Client {
-    let mut told = false;
-    loop {
-        match kube::Client::try_default().await {
-            Ok(client) => return client,
-            Err(error) if !std::mem::replace(&mut told, true) => {
-                warn!(
-                    error = &error as &dyn std::error::Error,
-                    "no Kubernetes API; containers are counted by their ids"
-                );
-            }
-            Err(_) => {}
-        }
-        tokio::time::sleep(CLIENT_RETRY).await;
     }
 }
 

@@ -15,7 +15,7 @@ use crate::api::node::GpuMemoryNode;
 
 /// Watches for ever. Failures are logged once each time they begin and tried again.
 pub async fn watch(node: String, shared: Arc<Shared>) {
-    let client = crate::agent::pods::client().await;
+    let client = crate::agent::client::of_the_cluster().await;
     let api: Api<GpuMemoryNode> = Api::all(client);
     let settings = watcher::Config::default().fields(&format!("metadata.name={node}"));
     let mut events = std::pin::pin!(watcher::watcher(api, settings).default_backoff());

@@ -1,6 +1,7 @@
 //! Allocations that containers' own allocators refused, as gpumem's hook in them counts: a process may survive one. Flows in:
-//! what hooks report. Flows out: how many there were, where the last came just before a container's end. Nothing is decided by
-//! this: it is a container's word, and only tells what it may have died of.
+//! what hooks report. Flows out: how many there were, where the last came just before a container's end. It is a
+//! container's word, and only tells what it may have died of: no action is taken for it. A death that it explains counts as an OOM
+//! of its workload, and several of them, one like the other, as a loop of restarts, which only holds actions back.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
