@@ -53,6 +53,8 @@ pub mod http;
 
 pub mod tls;
 
+pub mod text;
+
 pub mod agent;
 
 pub mod controller;

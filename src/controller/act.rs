@@ -10,22 +10,20 @@ use std::time::Duration;
 use gpumem_engine::decision::Hold;
 
 use super::context::Context;
-use super::intent::{Action, Intent, Lever, RecordedIntent};
+use super::intent::{Action, Intent, Lever, Outcome, RecordedIntent};
 use super::now::Now;
 
 mod checkpoint;
 mod evict;
 mod look;
-mod outcome;
 mod scale;
+mod settle;
 pub mod suspend;
 mod suspend_to_host;
-mod words;
-
-pub use outcome::Outcome;
 
 use look::Seen;
 pub use look::read_target;
+pub use settle::{Settled, settle};
 
 /// How long an action waits for the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

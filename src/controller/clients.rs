@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use kube::{Client, Config};
 
-use super::run::Error;
-
 /// No read may hang longer: a round would wait for it, and the whole controller would be started anew for that.
 const READ: Duration = Duration::from_secs(20);
 /// No API call that acts may hang longer: its decision would be old.
@@ -27,14 +25,13 @@ pub(super) struct Clients {
 
 impl Clients {
     /// Of the cluster that this process runs in, or that its environment names.
-    pub(super) async fn infer() -> Result<Self, Error> {
-        let config = Config::infer().await.map_err(|error| Error::Client(error.into()))?;
-        let client = |config| Client::try_from(config).map_err(|error: kube::Error| Error::Client(error.into()));
+    pub(super) async fn infer() -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        let config = Config::infer().await?;
         Ok(Self {
-            read: client(within(config.clone(), READ))?,
-            act: client(at_once(config.clone(), ACT))?,
-            lease: client(at_once(config.clone(), LEASE))?,
-            watch: client(config)?,
+            read: Client::try_from(within(config.clone(), READ))?,
+            act: Client::try_from(at_once(config.clone(), ACT))?,
+            lease: Client::try_from(at_once(config.clone(), LEASE))?,
+            watch: Client::try_from(config)?,
         })
     }
 }

@@ -3,14 +3,14 @@
 //! Data flows one way: pulls merge into `fleet` and signal `news`; the acting side reads `fleet`, checks `leadership` before
 //! each call, and reports through `metrics`. Nothing in here decides anything.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use gpumem_engine::policy::{Mode, Policy};
 use tokio::sync::watch;
 
 use super::act::Patience;
-use super::fleet::{Fleet, Observation};
+use super::fleet::{Fleet, Observation, shared};
 use super::granted::Granted;
 use super::health::Health;
 use super::leader::Leadership;
@@ -64,10 +64,10 @@ pub struct Context {
 impl Context {
     /// The fleet, locked. Keep the guard short and never across an await.
     pub fn fleet(&self) -> MutexGuard<'_, Fleet> {
-        lock(&self.fleet)
+        shared::lock(&self.fleet)
     }
 
-    /// See [`observe`].
+    /// See [`shared::observe`].
     pub fn observe(
         &self,
         now: Instant,
@@ -75,37 +75,6 @@ impl Context {
         select: impl Fn(&PodReport) -> bool,
         policy: &Policy,
     ) -> Vec<Observation> {
-        observe(&self.fleet, now, namespace, select, policy)
+        shared::observe(&self.fleet, now, namespace, select, policy)
     }
-}
-
-/// Nodes observed under one hold of the lock: a few milliseconds' worth.
-const STEP: usize = 32;
-
-/// [`Fleet::observe`] in steps between which reports are merged: with thousands of nodes an observation takes long enough
-/// for pulls to fall behind, all of them waiting for the one lock.
-pub fn observe(
-    fleet: &Mutex<Fleet>,
-    now: Instant,
-    namespace: &str,
-    select: impl Fn(&PodReport) -> bool,
-    policy: &Policy,
-) -> Vec<Observation> {
-    let mut observations = Vec::new();
-    let mut after: Arc<str> = Arc::from("");
-    loop {
-        let next = lock(fleet).observe_after(&after, STEP, now, namespace, &select, policy, &mut observations);
-        match next {
-            Some(last) => after = last,
-            None => return observations,
-        }
-        // The lock is not fair: without this the next step would take it before whoever waits wakes up.
-        std::thread::yield_now();
-    }
-}
-
-/// Locks the fleet. A panic elsewhere while it was held left at worst one node's report half merged, which the next pull
-/// completes; so a poisoned lock is no reason to stop watching everything else.
-pub fn lock(fleet: &Mutex<Fleet>) -> MutexGuard<'_, Fleet> {
-    fleet.lock().unwrap_or_else(PoisonError::into_inner)
 }

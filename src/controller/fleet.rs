@@ -30,6 +30,8 @@ mod node;
 mod observe;
 mod refusals;
 
+pub mod shared;
+
 mod prospect;
 
 pub use check::Fault;

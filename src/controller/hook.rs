@@ -19,8 +19,8 @@ use tracing::{info, warn};
 use super::health::Health;
 use super::leader::Leadership;
 use super::metrics::Metrics;
-use super::pull::chain;
 use crate::api::names::{FIELD_MANAGER, HOOK_CONFIG_MAP, LABEL_HOOK, LABEL_HOOK_OWNER};
+use crate::text::chain;
 
 /// Its files as they are in this release, by the names of the ConfigMap's keys.
 pub const FILES: [(&str, &str); 6] = [

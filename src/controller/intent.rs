@@ -2,7 +2,7 @@
 //!
 //! Flows in: a decision to act, and the ledger as it was read for that decision. Flows out: a [`RecordedIntent`], the only
 //! thing `act::take` takes; only [`record`] makes one. At most one intent is open at any time, of all leaders together:
-//! whoever finds one settles it first ([`settle`]). A ledger that cannot be read is never written over, and no intent can
+//! whoever finds one settles it first ([`act::settle`](super::act::settle)). A ledger that cannot be read is never written over, and no intent can
 //! be recorded in it.
 
 use std::collections::BTreeMap;
@@ -20,13 +20,16 @@ use super::context::Context;
 use super::now::{Now, rfc3339};
 use crate::api::policy::ActionRecord;
 
+mod done;
 mod ledger;
+mod outcome;
 mod records;
-mod settle;
+mod words;
 
+pub use done::Done;
 pub use ledger::{Ledger, Malformed, State};
+pub use outcome::Outcome;
 pub use records::{Action, Intent, LedgerDeed, LedgerRequest, Lever, PolicyRef, Untold};
-pub use settle::{Settled, settle};
 
 /// A call is not sent later than this after its intent was recorded.
 pub const SEND_WITHIN: Duration = Duration::from_secs(15);
@@ -167,7 +170,7 @@ pub async fn record(ctx: &Context, ledger: Ledger, order: Order<'_>, now: &Now) 
         blast: act.blast,
         used: used.map(|used| used.0),
         age_seconds: age.map(|age| age.as_secs()),
-        reason: super::report::shorten(&act.reason, 300),
+        reason: crate::text::shorten(&act.reason, 300),
         holder: ctx.identity.clone(),
         created: rfc3339(created),
         deadline: rfc3339(created + DEADLINE),

@@ -16,7 +16,7 @@ use kube::api::{ObjectMeta, PostParams};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::pull::chain;
+use crate::text::chain;
 
 /// Whether this replica leads.
 #[derive(Clone, Debug, PartialEq, Eq)]

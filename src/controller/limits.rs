@@ -262,7 +262,7 @@ async fn limits_of(
                     bytes: i64::try_from(desired.target.0).ok(),
                     freeze: None,
                     policy: format!("{}/{}", policy.key.namespace, policy.key.name),
-                    reason: super::report::shorten(&desired.reason, 500),
+                    reason: crate::text::shorten(&desired.reason, 500),
                     expires: rfc3339(now.stamp + LIFE),
                 };
                 wanted.push(Wanted { node: observation.node.clone(), entry });

@@ -6,6 +6,8 @@
 use std::process::ExitCode;
 
 // Reading order.
+pub mod at_once;
+
 pub mod context;
 
 pub mod args;
@@ -37,6 +39,8 @@ pub mod observe;
 pub mod workload;
 
 pub mod intent;
+
+pub mod stock;
 
 pub mod act;
 
@@ -71,7 +75,7 @@ pub fn main(args: Args) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let reason = pull::chain(&error);
+            let reason = crate::text::chain(&error);
             tracing::error!(error = reason, "controller ended");
             // Kubernetes shows this file's text as the container's last state; elsewhere it may not exist.
             if termination_log.exists() {

@@ -19,7 +19,7 @@ use super::context::Context;
 use super::fleet::Observation;
 use super::limits;
 use super::now::Now;
-use super::reconcile::Stock;
+use super::stock::Stock;
 use super::workload::{Chain, Resolution};
 use crate::api::convert::{self, Rejection};
 use crate::api::policy::GpuMemoryPolicy;

@@ -19,12 +19,13 @@ use kube::{Api, ResourceExt};
 use serde::Deserialize;
 use tracing::{info, warn};
 
-use super::context::lock;
 use super::fleet::Fleet;
-use super::pull::{ClientTls, chain, connect, parse};
+use super::fleet::shared::lock;
+use super::pull::{ClientTls, connect, parse};
 use crate::api::names::CONTROLLER_TLS_NAME;
 use crate::api::usage::UsageReport;
 use crate::http::{self, Answer};
+use crate::text::chain;
 
 /// Path of the answer.
 pub const PATH: &str = "/v1/state";

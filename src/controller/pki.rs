@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use super::health::Health;
 use super::leader::Leadership;
 use super::metrics::Metrics;
-use super::pull::chain;
+use crate::text::chain;
 use crate::tls::{self, Material};
 
 pub mod authority;

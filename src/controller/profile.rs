@@ -16,7 +16,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::act::Outcome;
+use super::intent::Outcome;
 use super::now::{parse_rfc3339, rfc3339};
 use crate::api::names::{FIELD_MANAGER, GROUP, VERSION};
 use crate::api::policy::{ActionRecord, WorkloadRef};

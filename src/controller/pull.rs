@@ -14,10 +14,11 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tracing::{debug, info, warn};
 
-use super::context::lock;
+use super::fleet::shared::lock;
 use super::fleet::{Fault, Fleet};
 use super::health::Health;
 use super::metrics::Metrics;
+use crate::text::chain;
 
 pub mod agents;
 
@@ -219,18 +220,6 @@ impl Said {
             }
         }
     }
-}
-
-/// An error with its causes.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text.push_str(": ");
-        text.push_str(&next.to_string());
-        cause = next.source();
-    }
-    text
 }
 
 /// Where in the interval a node's pulls fall: nodes spread evenly, and the same way in every replica.

@@ -30,13 +30,10 @@ mod policies;
 
 mod recovery;
 
-mod stock;
-
 mod undo;
 
-pub use deeds::{Done, Task, perform};
+pub use deeds::{Task, perform};
 pub use policies::Policies;
-pub use stock::Stock;
 
 /// Rounds are at least this far apart: samples come once a second.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -17,14 +17,13 @@ use kube::runtime::events::Recorder;
 use serde_json::json;
 use tracing::warn;
 
+use super::at_once::{AT_ONCE, all};
 use super::context::Context;
-use super::intent::{self, Untold};
+use super::intent::{self, Done, Untold};
 use super::limits;
 use super::metrics::{Assessed, RiskLevel, Shown};
 use super::now::Now;
-use super::observe::ahead::{AT_ONCE, all};
 use super::observe::{Memory, Observed};
-use super::reconcile::Done;
 use crate::api::names::{FIELD_MANAGER, GROUP, VERSION};
 use crate::api::policy::{GpuMemoryPolicy, GpuMemoryPolicyStatus};
 
@@ -182,14 +181,4 @@ fn count_holds(ctx: &Context, memory: &mut Memory, one: &Observed, decisions: &[
         }
     }
     memory.held.retain(|key, _| key.0 != one.key || held.contains(key));
-}
-
-/// At most `max` characters, with a mark where something was cut.
-pub fn shorten(text: &str, max: usize) -> String {
-    if text.chars().count() <= max {
-        return text.to_owned();
-    }
-    let mut short: String = text.chars().take(max.saturating_sub(1)).collect();
-    short.push('…');
-    short
 }

@@ -24,10 +24,11 @@ use super::metrics::{Exposition, Metrics};
 use super::peer;
 use super::pki;
 use super::profile;
-use super::pull::{self, Puller, agents, chain};
+use super::pull::{self, Puller, agents};
 use super::reconcile;
 use super::view::View;
 use crate::http;
+use crate::text::chain;
 
 /// Why the controller ended.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +69,7 @@ const TURN: Duration = Duration::from_secs(5);
 /// Runs until a signal.
 pub async fn run(args: Args) -> Result<(), Error> {
     let mut signals = Signals::new()?;
-    let Clients { read, watch: listen_with, act, lease } = Clients::infer().await?;
+    let Clients { read, watch: listen_with, act, lease } = Clients::infer().await.map_err(Error::Client)?;
     let health = Arc::new(Health::default());
     let metrics = Arc::new(Metrics::new()?);
     let fleet = Arc::new(Mutex::new(Fleet::default()));

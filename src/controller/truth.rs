@@ -22,14 +22,13 @@ use gpumem_engine::score::{Event, What};
 use kube::runtime::events::Recorder;
 use tracing::{info, warn};
 
+use super::at_once::{AT_ONCE, all};
 use super::context::Context;
 use super::fleet::{EndKey, Ended};
-use super::intent::Action;
+use super::intent::{Action, Done};
 use super::now::{Now, parse_rfc3339};
-use super::observe::ahead::{AT_ONCE, all};
 use super::observe::{Memory, Observed};
 use super::profile::{self, Lesson};
-use super::reconcile::Done;
 use super::report::event::{self, Whom};
 use crate::api::usage::PodReport;
 

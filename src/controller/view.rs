@@ -18,8 +18,8 @@ use gpumem_engine::usage::Attribution;
 use hyper::{Method, Request, StatusCode};
 use tokio::sync::Semaphore;
 
-use super::context::lock;
 use super::fleet::declared::Declaration;
+use super::fleet::shared::lock;
 use super::fleet::{Described, Seen};
 use super::metrics::{Assessed, Exposition, RiskLevel};
 use crate::api::usage::{Ability, DeviceReport, NvmlState, PodReport};

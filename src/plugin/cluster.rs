@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::api::policy::GpuMemoryPolicy;
 use crate::api::profile::GpuMemoryProfile;
 use crate::api::view::{ContainerList, NodeList};
+use crate::text::chain;
 
 /// Labels of every pod of the operator; the chart sets them whatever its values are.
 pub const PART_OF: &str = "app.kubernetes.io/part-of=gpu-memory-operator";
@@ -106,21 +107,6 @@ impl Error {
             other => Self::Api { what, problem: chain(&other) },
         }
     }
-}
-
-/// An error with its causes in one line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        // Many errors repeat their cause.
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }
 
 /// A cluster as one person sees it.

@@ -14,7 +14,7 @@ const DEADLINE: Duration = Duration::from_secs(15);
 /// The cluster that the flags name.
 pub(super) async fn cluster(cli: &Cli) -> Result<Cluster, Error> {
     let options = KubeConfigOptions { context: cli.context.clone(), ..KubeConfigOptions::default() };
-    let wrong = |error: &dyn std::error::Error| Error::Config(super::cluster::chain(error));
+    let wrong = |error: &dyn std::error::Error| Error::Config(crate::text::chain(error));
     let mut config = match &cli.kubeconfig {
         Some(file) => {
             let file = Kubeconfig::read_from(file).map_err(|error| wrong(&error))?;

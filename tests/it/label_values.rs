@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use gpumem::api::names::metric;
 use gpumem::api::policy::{ActionType, PolicyMode};
-use gpumem::controller::act::Outcome;
+use gpumem::controller::intent::Outcome;
 use gpumem::controller::pull;
 use serde::de::DeserializeOwned;
 

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::policy::{ActionRecord, ActionType, WorkloadRef};
 use crate::controller::now::{parse_rfc3339, rfc3339};
-use crate::controller::report::shorten;
 use crate::controller::workload::{ScaleHandle, SuspendHandle};
+use crate::text::shorten;
 
 /// An action that is about to be taken, or whose outcome is not known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -273,7 +273,7 @@ impl Intent {
 pub struct Untold {
     /// What was recorded before it.
     pub intent: Intent,
-    /// What came of it: see [`Outcome::name`](crate::controller::act::Outcome::name).
+    /// What came of it: see [`Outcome::name`](super::Outcome::name).
     pub outcome: String,
     /// The same for a person.
     pub said: String,

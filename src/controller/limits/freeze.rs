@@ -108,7 +108,7 @@ pub async fn request_freeze(ctx: &Context, request: &FreezeRequest, now: &Now) -
         bytes: None,
         freeze: Some(FreezeSpec { lock_seconds: 10, host_bytes: None }),
         policy: format!("{}/{}", request.policy.namespace, request.policy.name),
-        reason: crate::controller::report::shorten(&request.reason, 500),
+        reason: crate::text::shorten(&request.reason, 500),
         expires: rfc3339(until),
     };
     {

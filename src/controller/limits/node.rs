@@ -215,9 +215,9 @@ pub fn status(
                 device: key.1.to_owned(),
                 desired: report.desired.and_then(|bytes| i64::try_from(bytes.0).ok()),
                 applied: report.applied.and_then(|bytes| i64::try_from(bytes.0).ok()),
-                backend: crate::controller::report::shorten(&report.backend, 64),
+                backend: crate::text::shorten(&report.backend, 64),
                 state: report.state,
-                reason: crate::controller::report::shorten(&report.reason, 500),
+                reason: crate::text::shorten(&report.reason, 500),
                 cgroup: report.cgroup.clone(),
                 boot_id: boot.to_owned(),
             });
@@ -294,7 +294,7 @@ fn conditions(
             type_: kind.to_owned(),
             status: status.to_owned(),
             reason: reason.to_owned(),
-            message: crate::controller::report::shorten(&message, 1000),
+            message: crate::text::shorten(&message, 1000),
             observed_generation: object.metadata.generation,
             last_transition_time: same.map_or(Time(time), |known| known.last_transition_time.clone()),
         }

@@ -36,7 +36,7 @@ pub fn tell(
         type_: CONDITION.to_owned(),
         status: status.to_owned(),
         reason: reason.to_owned(),
-        message: crate::controller::report::shorten(&message, 1000),
+        message: crate::text::shorten(&message, 1000),
         observed_generation: next.observed_generation,
         last_transition_time: same.map_or(Time(time), |known| known.last_transition_time.clone()),
     });

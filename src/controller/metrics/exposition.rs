@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::{Assessed, Metrics, RiskLevel};
 use crate::api::names::metric;
-use crate::controller::context::lock;
+use crate::controller::fleet::shared::lock;
 use crate::controller::fleet::{Fleet, Seen};
 use crate::controller::leader::Leadership;
 

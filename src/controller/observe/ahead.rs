@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use futures::StreamExt as _;
 use gpumem_engine::decision::{Hold, Standing, Workload};
 use gpumem_engine::identity::PodUid;
 use gpumem_engine::pacing::{Group, History, Stamp, WorkloadUid};
@@ -16,19 +15,11 @@ use gpumem_engine::policy::Policy;
 use super::memory::{Candidate, read_reported};
 use super::{DECIDE_AGE, Looked, Memory, Observation, Observed};
 use crate::api::usage::PodReport;
+use crate::controller::at_once::{AT_ONCE, all};
 use crate::controller::context::Context;
 use crate::controller::now::Now;
 use crate::controller::profile;
 use crate::controller::workload::{Budgets, Chain, PodFacts, check_namespace, read_group, resolve};
-
-/// Requests under way at once. One round of one replica is no reason for the API server to make others wait: its fairness
-/// gives a flow hundreds of seats on a large cluster, and a few dozen on the smallest.
-pub const AT_ONCE: usize = 16;
-
-/// Runs these, a few at a time, and gives what they give in their order.
-pub async fn all<Read: Future>(at_once: usize, reads: impl IntoIterator<Item = Read>) -> Vec<Read::Output> {
-    futures::stream::iter(reads).buffered(at_once).collect().await
-}
 
 /// The owners of these pods, as far as they are not known.
 pub async fn chains<'a>(ctx: &Context, memory: &mut Memory, now: &Now, pods: impl Iterator<Item = &'a PodReport>) {

@@ -15,7 +15,7 @@ use crate::api::profile::{
     WarningRecord,
 };
 use crate::controller::now::{parse_rfc3339, rfc3339};
-use crate::controller::report::shorten;
+use crate::text::shorten;
 
 /// An OOM to remember.
 #[derive(Clone, Debug)]

@@ -13,8 +13,9 @@ use kube::{Api, ResourceExt};
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::{Agent, chain};
+use super::Agent;
 use crate::controller::health::Health;
+use crate::text::chain;
 
 /// A quiet watch is listed anew after this: a dropped one is quiet too, and looks the same.
 const QUIET: Duration = Duration::from_mins(4);

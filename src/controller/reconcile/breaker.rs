@@ -7,12 +7,12 @@ use gpumem_engine::pacing::Brake;
 use gpumem_engine::risk::Level;
 use tracing::warn;
 
-use super::stock::Stock;
 use crate::controller::context::Context;
 use crate::controller::intent::{self, LedgerDeed, State};
 use crate::controller::metrics::BreakerState;
 use crate::controller::now::Now;
 use crate::controller::observe::Observed;
+use crate::controller::stock::Stock;
 
 /// Opens the breaker where too much seems wrong at once, in the ledger first. Where it cannot be written it is open all the
 /// same, for this round.

@@ -4,53 +4,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gpumem_engine::decision::{Act, Decision, Step, Workload};
-use gpumem_engine::pacing::{AdminBudgets, Deeds, Stamp};
+use gpumem_engine::pacing::{AdminBudgets, Deeds};
 use gpumem_engine::policy::{Disruption, Mode, PolicyKey};
 use gpumem_engine::quantity::Bytes;
 use tracing::{info, warn};
 
-use super::stock::Stock;
 use super::undo::Undo;
 use crate::api::convert;
-use crate::api::policy::{ActionRecord, GpuMemoryPolicy};
-use crate::controller::act::{self, Outcome};
+use crate::api::policy::GpuMemoryPolicy;
+use crate::controller::act::{self, Settled};
 use crate::controller::admin::Limits;
 use crate::controller::context::Context;
-use crate::controller::intent::{self, Action, Closing, Intent, Ledger, Lever, Order, PolicyRef, Settled, Untold};
-use crate::controller::now::{Now, rfc3339};
+use crate::controller::intent::{self, Action, Closing, Done, Intent, Ledger, Lever, Order, Outcome, PolicyRef};
+use crate::controller::now::Now;
 use crate::controller::observe::{Memory, Observed, key_of};
 use crate::controller::profile;
+use crate::controller::stock::Stock;
 
 /// Calls are at least this far apart, whatever budgets allow: the API server and the scheduler have others to serve.
 const BETWEEN_CALLS: Duration = Duration::from_secs(5);
-
-/// An action that ended, or whose end is not known yet.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Done {
-    /// What was recorded before it.
-    pub intent: Intent,
-    /// What came of it.
-    pub outcome: Outcome,
-    /// When.
-    pub at: Stamp,
-}
-
-impl Done {
-    /// What people are to be told of it.
-    pub fn untold(&self) -> Untold {
-        Untold {
-            intent: self.intent.clone(),
-            outcome: self.outcome.name().to_owned(),
-            said: self.outcome.explain(&self.intent.action),
-            at: rfc3339(self.at),
-        }
-    }
-
-    /// As status and profile keep it.
-    pub fn record(&self) -> ActionRecord {
-        self.untold().record()
-    }
-}
 
 /// Reads ledger and limits, and settles what an earlier leader or a lost answer left open.
 pub async fn take_stock(ctx: &Context, policies: &[Arc<GpuMemoryPolicy>], now: &Now) -> (Stock, Vec<Done>) {
@@ -68,7 +40,7 @@ pub async fn take_stock(ctx: &Context, policies: &[Arc<GpuMemoryPolicy>], now: &
             return (stock, done);
         }
     };
-    match intent::settle(ctx, ledger, now).await {
+    match act::settle(ctx, ledger, now).await {
         Ok(settled) if settled.is_empty() => return (stock, done),
         Ok(settled) => {
             for settled in settled {

@@ -6,15 +6,15 @@ use std::time::Duration;
 use gpumem_engine::decision::Workload;
 use tracing::{info, warn};
 
-use super::stock::Stock;
 use crate::controller::act::read_target;
 use crate::controller::act::suspend::{Holder, holder};
+use crate::controller::at_once::{AT_ONCE, all};
 use crate::controller::context::Context;
 use crate::controller::intent::{self, LedgerDeed, LedgerRequest};
 use crate::controller::now::{Now, parse_rfc3339, rfc3339};
 use crate::controller::observe::Memory;
-use crate::controller::observe::ahead::{AT_ONCE, all};
 use crate::controller::profile;
+use crate::controller::stock::Stock;
 use crate::controller::workload::{PodFacts, read_group, read_pod};
 
 /// Recovering workloads are looked at this often.

@@ -8,14 +8,14 @@ use gpumem_engine::pacing::{Brake, Deeds, Stamp};
 use gpumem_engine::policy::{Mode, Policy, PolicyKey, Resume};
 use serde_json::json;
 
-use super::stock::Stock;
 use crate::api::convert;
+use crate::controller::at_once::{AT_ONCE, all};
 use crate::controller::context::Context;
 use crate::controller::intent::{Action, LedgerDeed, LedgerRequest, PolicyRef};
 use crate::controller::now::Now;
 use crate::controller::observe::Observed;
-use crate::controller::observe::ahead::{AT_ONCE, all};
 use crate::controller::profile;
+use crate::controller::stock::Stock;
 
 /// What is to be undone for a policy: of a policy that is there, its decisions go with the others of it.
 pub type Undo = HashMap<PolicyKey, Vec<Decision>>;

@@ -9,9 +9,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::status::expected;
 use crate::api::policy::{ActionRecord, Target};
-use crate::controller::act::Outcome;
+use crate::controller::intent::{Done, Outcome};
 use crate::controller::observe::Observed;
-use crate::controller::reconcile::Done;
+use crate::text::shorten;
 
 /// Status, reason and message of one condition.
 pub struct Finding(pub &'static str, pub &'static str, pub String);
@@ -66,7 +66,7 @@ pub fn condition(
         type_: kind.to_owned(),
         status: status.to_owned(),
         reason: reason.to_owned(),
-        message: super::shorten(&message, 1000),
+        message: shorten(&message, 1000),
         observed_generation: generation,
         last_transition_time: same.map_or(Time(time), |known| known.last_transition_time.clone()),
     }

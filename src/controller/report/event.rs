@@ -10,8 +10,8 @@ use kube::Resource as _;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tracing::warn;
 
+use super::once;
 use super::status::expected;
-use super::{once, shorten};
 use crate::api::names::{ANNOTATION_WORKLOAD, REPORTER};
 use crate::api::policy::GpuMemoryPolicy;
 use crate::api::usage::{EndReport, PodReport};
@@ -19,6 +19,7 @@ use crate::controller::context::Context;
 use crate::controller::fleet::Room;
 use crate::controller::intent::{Action, Untold};
 use crate::controller::profile::{Learned, Lesson};
+use crate::text::shorten;
 
 /// The API's limit is 1 kB; characters may take several bytes.
 const MAX_NOTE: usize = 500;

@@ -9,11 +9,11 @@ use gpumem_engine::pacing::{Brake, Stamp};
 use gpumem_engine::risk::Level;
 
 use super::condition::{condition, findings};
-use super::shorten;
 use crate::api::policy::{ActionRecord, GpuMemoryPolicyStatus, Risk, TargetCounts, WorkloadStatus};
+use crate::controller::intent::Done;
 use crate::controller::intent::Untold;
 use crate::controller::observe::Observed;
-use crate::controller::reconcile::Done;
+use crate::text::shorten;
 
 /// Workloads listed; the rest is in the metrics.
 const MAX_WORKLOADS: usize = 20;

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use gpumem::controller::context::{self, lock};
 use gpumem::controller::fleet::Fleet;
+use gpumem::controller::fleet::shared::{self, lock};
 use gpumem::controller::health::Health;
 use gpumem::controller::leader::Leadership;
 use gpumem::controller::metrics::{Exposition, Metrics};
@@ -77,7 +77,7 @@ async fn run(load: Load, port: u16, bundle: &pki::Bundle) {
         oldest = oldest.max(lock(&fleet).oldest_report(now).unwrap());
         let seen = (0..10).flat_map(|team| {
             let namespace = format!("team-{team}");
-            context::observe(&fleet, Instant::now(), &namespace, |_| true, &exposition.default)
+            shared::observe(&fleet, Instant::now(), &namespace, |_| true, &exposition.default)
         });
         for observation in seen {
             if observation.container_id.as_str().ends_with("00000000000000000000000000000000") {

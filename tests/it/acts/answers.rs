@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gpumem::controller::act::{Outcome, Patience};
+use gpumem::controller::act::Patience;
+use gpumem::controller::intent::Outcome;
 use http::Method;
 use serde_json::json;
 

@@ -9,9 +9,9 @@ mod limits;
 
 use std::time::Duration;
 
-use gpumem::controller::act::Outcome;
-use gpumem::controller::intent::Lever;
-use gpumem::controller::reconcile::{Done, Stock, Task, perform};
+use gpumem::controller::intent::{Done, Lever, Outcome};
+use gpumem::controller::reconcile::{Task, perform};
+use gpumem::controller::stock::Stock;
 use gpumem::controller::workload::{ScaleHandle, ScaleWrite, SuspendHandle, Target};
 use gpumem_engine::decision::{Act, PodRef, Step, Workload};
 use gpumem_engine::identity::DeviceKey;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use gpumem::api::usage::Cursor;
-use gpumem::controller::context::lock;
 use gpumem::controller::fleet::Fleet;
+use gpumem::controller::fleet::shared::lock;
 use gpumem::controller::health::Health;
 use gpumem::controller::metrics::Metrics;
 use gpumem::controller::peer;

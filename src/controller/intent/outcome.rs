@@ -4,9 +4,9 @@ use gpumem_engine::decision::{Hold, StepKind};
 use gpumem_engine::pacing::{PastResult, Refusal};
 use kube::core::response::Status;
 
+use super::Action;
 use super::words;
 use crate::api::policy::ActionType;
-use crate::controller::intent::Action;
 
 /// What came of an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,7 +207,7 @@ fn other_owner(status: &Status) -> Option<String> {
 }
 
 fn said(status: &Status) -> String {
-    crate::controller::report::shorten(&status.message, 200)
+    crate::text::shorten(&status.message, 200)
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use gpumem_engine::pacing::Stamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 
-use super::{Action, Context, Intent, Ledger, Lever, Now, State};
+use super::suspend::{Holder, annotation, holder};
+use super::{Action, Context, Intent, Lever, Now, read_target};
 use crate::api::names::ANNOTATION_CHECKPOINT_REQUEST;
-use crate::controller::act::read_target;
-use crate::controller::act::suspend::{Holder, annotation, holder};
+use crate::controller::intent::{Ledger, State};
 use crate::controller::limits;
 use crate::controller::now::parse_rfc3339;
 use crate::controller::workload::Error;

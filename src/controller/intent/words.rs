@@ -3,12 +3,11 @@
 use gpumem_engine::pacing::Refusal;
 use gpumem_engine::quantity::counted;
 
-use super::Outcome;
+use super::{Action, Outcome};
 use crate::api::names::{
     ANNOTATION_ACTIONS, ANNOTATION_CHECKPOINT_DEADLINE, ANNOTATION_CHECKPOINT_DONE, ANNOTATION_CHECKPOINT_REQUEST,
     ANNOTATION_SUSPENDED,
 };
-use crate::controller::intent::Action;
 
 /// One sentence or two that follow "pod X: ".
 pub fn explain(outcome: &Outcome, action: &Action) -> String {
