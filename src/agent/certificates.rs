@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::agent::client;
-use crate::agent::exporter::SelfMetrics;
+use crate::agent::metrics::SelfMetrics;
 use crate::api::names::{TLS_AGENT_CERT, TLS_AGENT_KEY, TLS_CA};
 use crate::tls::{self, Material};
 

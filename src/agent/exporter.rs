@@ -9,28 +9,18 @@ use std::sync::Arc;
 
 use gpumem_engine::identity::DeviceKey;
 use gpumem_engine::quantity::{Bytes, Moment};
-use gpumem_engine::sample::QueryFailure;
 use gpumem_engine::usage::{Attribution, AttributionGap};
-use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use prometheus::{Registry, TextEncoder};
 use tokio::sync::watch;
 
-use crate::agent::owners;
-use crate::agent::snapshot::{ContainerView, DeviceView, HookView, Snapshot};
+use crate::agent::hook::HookView;
+use crate::agent::metrics::SelfMetrics;
+use crate::agent::snapshot::{ContainerView, DeviceView, Snapshot};
 use crate::api::names::metric;
 use crate::api::usage::NvmlState;
 
 /// Age of the newest sample.
 pub const SAMPLE_AGE: &str = "gpumem_agent_sample_age_seconds";
-/// Duration of a cycle.
-pub const SAMPLE_DURATION: &str = "gpumem_agent_sample_duration_seconds";
-/// Failed driver queries.
-pub const QUERY_FAILURES: &str = "gpumem_agent_query_failures_total";
-/// Failed reads below `/proc`.
-pub const PROC_FAILURES: &str = "gpumem_agent_proc_failures_total";
-/// Input that was not believed.
-pub const DROPPED_INPUTS: &str = "gpumem_agent_dropped_inputs_total";
-/// 1 while the pod watch works.
-pub const POD_WATCH_UP: &str = "gpumem_agent_pod_watch_up";
 /// Version of the agent.
 pub const BUILD_INFO: &str = "gpumem_agent_build_info";
 
@@ -115,18 +105,6 @@ enum Place {
     BuildInfo,
 }
 
-/// The agent's own counters: what goes wrong here and what is left out.
-#[derive(Debug)]
-pub struct SelfMetrics {
-    query_failures: IntCounterVec,
-    proc_failures: IntCounterVec,
-    dropped: IntCounterVec,
-    /// 1 while the pod watch works.
-    pub pod_watch_up: IntGauge,
-    /// Seconds a cycle took, driver and `/proc` together.
-    pub sample_duration: Histogram,
-}
-
 /// What `/metrics` is written from.
 pub struct Exporter {
     registry: Registry,
@@ -134,63 +112,6 @@ pub struct Exporter {
     snapshot: watch::Receiver<Arc<Snapshot>>,
     now: fn() -> Moment,
 }
-
-// === impl SelfMetrics ===
-
-impl SelfMetrics {
-    /// Fresh counters.
-    pub fn new() -> Result<Self, prometheus::Error> {
-        let counters = |name, help, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
-        Ok(Self {
-            query_failures: counters(
-                QUERY_FAILURES,
-                "Driver queries that failed, by query and kind of failure. device_lost: reset the GPU; no_permission: see agent.deviceAccess in the chart; driver_gone: the driver was reloaded or upgraded, the agent reconnects by itself.",
-                &["query", "kind"],
-            )?,
-            proc_failures: counters(
-                PROC_FAILURES,
-                "Reads below /proc that failed; the process's memory counts as unattributed. gone is normal for processes that just ended; permission means that /proc is mounted with hidepid.",
-                &["file", "reason"],
-            )?,
-            dropped: counters(
-                DROPPED_INPUTS,
-                "Input that was not believed and left out. Anything but a rare single event is a fault worth reporting; the agent's log has details.",
-                &["input", "reason"],
-            )?,
-            pod_watch_up: IntGauge::new(
-                POD_WATCH_UP,
-                "1 while the node's pods can be watched. At 0 new containers show by UID and id instead of names: check the API server and the agent's RBAC.",
-            )?,
-            sample_duration: Histogram::with_opts(
-                HistogramOpts::new(
-                    SAMPLE_DURATION,
-                    "Duration of one cycle: driver queries, /proc and attribution. Above the sampling interval the driver is too slow; raise agent.interval.",
-                )
-                .buckets(vec![0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0]),
-            )?,
-        })
-    }
-
-    /// A driver query failed.
-    pub fn query_failed(&self, query: &str, failure: QueryFailure) {
-        self.query_failures.with_label_values(&[query, failure.kind()]).inc();
-    }
-
-    /// A read below `/proc` failed. What is malformed or too long counts as dropped input too.
-    pub fn proc_failed(&self, file: &str, error: owners::Error) {
-        self.proc_failures.with_label_values(&[file, error.kind()]).inc();
-        if matches!(error, owners::Error::Malformed | owners::Error::TooLong) {
-            self.dropped(file, error.kind());
-        }
-    }
-
-    /// An input was left out.
-    pub fn dropped(&self, input: &str, reason: &str) {
-        self.dropped.with_label_values(&[input, reason]).inc();
-    }
-}
-
-// === impl Exporter ===
 
 impl Exporter {
     /// Registers everything in a registry of its own.
@@ -201,11 +122,7 @@ impl Exporter {
         now: fn() -> Moment,
     ) -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
-        registry.register(Box::new(metrics.query_failures.clone()))?;
-        registry.register(Box::new(metrics.proc_failures.clone()))?;
-        registry.register(Box::new(metrics.dropped.clone()))?;
-        registry.register(Box::new(metrics.pod_watch_up.clone()))?;
-        registry.register(Box::new(metrics.sample_duration.clone()))?;
+        metrics.register(&registry)?;
         Ok(Self { registry, node, snapshot, now })
     }
 

@@ -15,8 +15,9 @@ use gpumem_engine::series::{AllocatorPoint, Point, RAW_POINTS, Segment, Series};
 use gpumem_engine::usage::{ContainerUsage, DeviceUsage, Usage};
 
 use crate::agent::hook::Figures;
+use crate::agent::hook::HookView;
 use crate::agent::pods::{Named, Pod, Pods};
-use crate::agent::snapshot::{ContainerView, DeviceView, HookView};
+use crate::agent::snapshot::{ContainerView, DeviceView};
 use crate::api::usage::Cursor;
 
 /// A series whose pod is gone is kept this long, for a controller that was away when it ended.

@@ -7,16 +7,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
-use gpumem_engine::identity::{ContainerKey, DeviceKey, Pid, StartTime};
+use gpumem_engine::identity::{ContainerId, ContainerKey, DeviceKey, Pid, StartTime};
 use gpumem_engine::quantity::{Bytes, Moment};
 use gpumem_engine::usage::{DeviceUsage, Usage};
 use rustix::fs::{Dir, Mode, OFlags, openat};
 
-use crate::agent::exporter::SelfMetrics;
+use crate::agent::metrics::SelfMetrics;
 use crate::agent::owners::Processes;
-use crate::agent::pods::Pods;
-use crate::agent::snapshot::HookView;
+use crate::agent::pods::{Pod, Pods};
 
 pub mod beacon;
 
@@ -48,6 +48,23 @@ pub struct Figures {
     pub hooked: u32,
     /// Processes of the container on the device.
     pub processes: u32,
+}
+
+/// What a hooked container says of its allocator on a device.
+#[derive(Clone, Debug)]
+pub struct HookView {
+    /// Which device.
+    pub device: DeviceKey,
+    /// NVML's index of the GPU.
+    pub index: u32,
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// Name of the container.
+    pub container: Arc<str>,
+    /// Its current instance.
+    pub container_id: ContainerId,
+    /// What it says.
+    pub figures: Figures,
 }
 
 /// Where each process's hook is.

@@ -25,7 +25,8 @@ use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use crate::agent::certificates::{SecretName, Sink};
-use crate::agent::exporter::{Exporter, SelfMetrics};
+use crate::agent::exporter::Exporter;
+use crate::agent::metrics::SelfMetrics;
 use crate::agent::owners::Processes;
 use crate::agent::sampler::{Ended, Sampler, Settings, Shared};
 use crate::agent::usage::Origin;
@@ -33,6 +34,8 @@ use crate::http::{self, Answer};
 
 // Reading order.
 pub mod clock;
+pub mod metrics;
+
 pub mod snapshot;
 
 pub mod nvml;

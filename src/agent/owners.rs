@@ -17,7 +17,7 @@ use gpumem_engine::usage::Owner;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, openat};
 use rustix::io::Errno;
 
-use crate::agent::exporter::SelfMetrics;
+use crate::agent::metrics::SelfMetrics;
 use crate::agent::pods::SharedPods;
 
 /// Longest `stat` looked at; the kernel's own is below 1 KiB.
@@ -63,6 +63,14 @@ impl Error {
             Self::TooLong => "too_long",
             Self::Malformed => "malformed",
             Self::Io => "io",
+        }
+    }
+
+    /// Counts it as met while reading `file`. What is malformed or too long is dropped input too.
+    pub fn count(self, file: &str, metrics: &SelfMetrics) {
+        metrics.proc_failed(file, self.kind());
+        if matches!(self, Self::Malformed | Self::TooLong) {
+            metrics.dropped(file, self.kind());
         }
     }
 }
@@ -135,7 +143,7 @@ impl Processes {
                     self.owners.insert(pid, Owner { started, container });
                 }
                 Err(error) => {
-                    metrics.proc_failed("cgroup", error);
+                    error.count("cgroup", metrics);
                     self.known.remove(&pid);
                 }
             }
@@ -167,7 +175,7 @@ impl Processes {
         match self.meet(pid) {
             Ok(started) => Some((pid, started)),
             Err(error) => {
-                metrics.proc_failed("stat", error);
+                error.count("stat", metrics);
                 None
             }
         }

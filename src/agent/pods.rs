@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
 use crate::agent::client;
-use crate::agent::exporter::SelfMetrics;
+use crate::agent::metrics::SelfMetrics;
 use crate::api::names::{ANNOTATION_WORKLOAD, GROUP};
 use crate::api::usage::{AskReport, EndReport, MAX_END_MESSAGE, MAX_WORKLOAD, OwnerReport, PodReport, WaitingReport};
 

@@ -16,9 +16,9 @@ use gpumem_engine::sample::{DeviceSample, QueryFailure, RawSample, Reading};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::agent::exporter::SelfMetrics;
 use crate::agent::history::History;
 use crate::agent::hook::{self, Hooks};
+use crate::agent::metrics::SelfMetrics;
 use crate::agent::nvml::{self, Driver, Identity, Observer};
 use crate::agent::owners::Processes;
 use crate::agent::pods::SharedPods;

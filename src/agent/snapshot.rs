@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use gpumem_engine::identity::{ContainerId, DeviceKey};
+use gpumem_engine::identity::DeviceKey;
 use gpumem_engine::quantity::{Bytes, Moment};
 use gpumem_engine::sample::{DeviceMemory, QueryFailure};
 use gpumem_engine::usage::Attribution;
 
-use crate::agent::hook::Figures;
-use crate::agent::pods::Pod;
+use crate::agent::hook::HookView;
 use crate::api::usage::NvmlState;
 
 /// A node at its newest sample.
@@ -88,23 +87,6 @@ pub struct ContainerView {
     pub used: Bytes,
     /// The most it had, as far as the agent saw.
     pub peak: Bytes,
-}
-
-/// What a hooked container says of its allocator on a device.
-#[derive(Clone, Debug)]
-pub struct HookView {
-    /// Which device.
-    pub device: DeviceKey,
-    /// NVML's index of the GPU.
-    pub index: u32,
-    /// The pod.
-    pub pod: Arc<Pod>,
-    /// Name of the container.
-    pub container: Arc<str>,
-    /// Its current instance.
-    pub container_id: ContainerId,
-    /// What it says.
-    pub figures: Figures,
 }
 
 /// Whether the sampler is inside the driver, and since when. Written by its thread, read by all.

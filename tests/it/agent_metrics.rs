@@ -5,11 +5,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gpumem::agent::exporter::{Exporter, SelfMetrics};
+use gpumem::agent::exporter::Exporter;
 use gpumem::agent::hook::Figures;
+use gpumem::agent::hook::HookView;
+use gpumem::agent::metrics::SelfMetrics;
 use gpumem::agent::owners;
 use gpumem::agent::pods::Pod;
-use gpumem::agent::snapshot::{ContainerView, DeviceView, HookView, Snapshot};
+use gpumem::agent::snapshot::{ContainerView, DeviceView, Snapshot};
 use gpumem::api::usage::{NvmlState, PodReport};
 use gpumem_engine::identity::{DeviceKey, MigInstance};
 use gpumem_engine::quantity::{Bytes, Moment};
@@ -116,7 +118,7 @@ fn the_metrics_of_a_busy_node_read_as_in_the_golden_file() {
     };
     let metrics = SelfMetrics::new().unwrap();
     metrics.query_failed("memory", QueryFailure::DeviceLost);
-    metrics.proc_failed("cgroup", owners::Error::Malformed);
+    owners::Error::Malformed.count("cgroup", &metrics);
     metrics.pod_watch_up.set(1);
     let text = render(snapshot, &metrics);
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -164,8 +166,8 @@ fn a_thousand_pods_that_came_and_went_leave_nothing_and_series_stay_within_their
         let gone = format!("pod=\"pod-{}-", round.wrapping_sub(1));
         assert_eq!(series(&text, &gone).count(), 0, "a series outlives its pod:\n{text}");
         // What churn brings: processes that end while they are looked at.
-        metrics.proc_failed("cgroup", owners::Error::Gone);
-        metrics.proc_failed("stat", owners::Error::Malformed);
+        owners::Error::Gone.count("cgroup", &metrics);
+        owners::Error::Malformed.count("stat", &metrics);
         metrics.query_failed("running_processes", QueryFailure::DeviceLost);
     }
     let text = scrape(vec![device(0, "GPU-0", None)]);
