@@ -1,4 +1,4 @@
-//! `kubectl gpumem`: the operator from a terminal. Needs a kubeconfig and nothing else.
+//! `kubectl gpumem`: the operator from a terminal. Needs a kubeconfig and nothing else, and `demo` not even that.
 //!
 //! Flows in: flags, and what [`cluster`] reads through the API server. Flows out: text in one of five forms, notes on what
 //! could not be seen, an exit code: 0 fine, 1 could not be found out, 2 bad input, 3 the answer is no. Except for `pause`

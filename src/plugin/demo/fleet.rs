@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn a_pod_that_is_stopped_comes_back_small_and_under_another_name() {
         let mut fleet = fleet();
-        (-4200..600).for_each(|at| drop(fleet.tick(at)));
+        (-2520..600).for_each(|at| drop(fleet.tick(at)));
         let (pod, before) = (fleet.pod(0), fleet.used(0, 599));
         fleet.stop(0, 600);
         assert_eq!(fleet.tick(601).samples.iter().find(|sample| sample.place == 0), None);

@@ -34,7 +34,7 @@ const READY: i64 = 60;
 pub struct Watched {
     /// Its samples.
     pub series: Series,
-    /// The newest forecast; none before the first, and while it does not run.
+    /// The newest forecast; none before the first of its run.
     pub forecast: Option<Forecast>,
     /// Its level under its policy; none before the first forecast.
     pub level: Option<Level>,
@@ -158,11 +158,9 @@ impl Guard {
         decisions
     }
 
-    /// Remembers that people were told of a container.
-    pub fn told(&mut self, at: i64, place: usize) {
-        if let Some(watched) = self.watched.get_mut(place) {
-            watched.notified = Some(stamp(at));
-        }
+    /// Remembers that people were told of a container; says whether it was the first time in this run.
+    pub fn told(&mut self, at: i64, place: usize) -> bool {
+        self.watched.get_mut(place).is_some_and(|watched| watched.notified.replace(stamp(at)).is_none())
     }
 
     /// Remembers that a step was taken on a container.
@@ -171,8 +169,11 @@ impl Guard {
         match act.step.kind() {
             StepKind::RequestCheckpoint => watched.asked = Some((at, false)),
             StepKind::WithdrawCheckpoint => watched.asked = None,
-            StepKind::Evict | StepKind::Scale | StepKind::SuspendToHost => {}
-            StepKind::SuspendWorkload | StepKind::ResumeWorkload => {}
+            StepKind::Evict
+            | StepKind::Scale
+            | StepKind::SuspendToHost
+            | StepKind::SuspendWorkload
+            | StepKind::ResumeWorkload => {}
         }
         let result = if act.blast > 0 { PastResult::Disrupted } else { PastResult::Harmless };
         let past = Past {
@@ -212,8 +213,7 @@ impl Guard {
         let Some(part) = fleet.parts().get(first) else { return };
         let prediction = self.policy(part.namespace).prediction.clone();
         let capacity = part.device.usable;
-        let (runs, rest): (Vec<usize>, Vec<usize>) =
-            fleet.beside(first).partition(|place| fleet.age(*place, at).is_some());
+        let runs: Vec<usize> = fleet.beside(first).filter(|place| fleet.age(*place, at).is_some()).collect();
         let question = Question {
             horizon: prediction.horizon,
             capacity,
@@ -231,11 +231,6 @@ impl Guard {
             if let Some(watched) = self.watched.get_mut(place) {
                 watched.level = Some(watched.risk.feed(moment(at), &prediction, &forecast));
                 watched.forecast = Some(forecast);
-            }
-        }
-        for place in rest {
-            if let Some(watched) = self.watched.get_mut(place) {
-                watched.forecast = None;
             }
         }
     }

@@ -3,6 +3,8 @@
 use gpumem_engine::decision::StepKind;
 use serde::Serialize;
 
+use crate::cli::page::wrap;
+
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Happening {
@@ -38,10 +40,11 @@ pub enum What {
 }
 
 impl Happening {
-    /// One line: when, who, what was seen, what would be done.
-    pub fn line(&self) -> String {
+    /// When, who, what was seen, what would be done: one line, broken at `width`.
+    pub fn line(&self, width: usize) -> String {
         let would = self.would.as_ref().map(|would| format!("; demo: {would}")).unwrap_or_default();
-        format!("{}  {}: {}{would}", clock(self.at), self.pod, self.seen)
+        let text = format!("{}: {}{would}", self.pod, self.seen);
+        format!("{}  {}", clock(self.at), wrap(&text, width, 9))
     }
 
     /// The same for a screen, where the reason is told below: what would be done, or what was seen.
@@ -54,10 +57,8 @@ impl Happening {
 /// What the story came to for one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// When people were told of it first.
-    pub told: Option<i64>,
-    /// When the run that was told of is refused memory, if nobody stops it.
-    pub full: Option<i64>,
+    /// When people were told of it, once a run.
+    pub told: Vec<Telling>,
     /// Steps that would be taken, and when.
     pub steps: Vec<(i64, StepKind)>,
     /// When it was refused memory.
@@ -66,15 +67,31 @@ pub struct Outcome {
     pub lost: i64,
 }
 
+/// People were told of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Telling {
+    /// When.
+    pub at: i64,
+    /// When the run is refused memory, if nobody stops it; none for hours to come.
+    pub full: Option<i64>,
+}
+
+impl Telling {
+    /// Seconds from the word to the end that the run would meet.
+    pub fn ahead(&self) -> Option<i64> {
+        Some(self.full? - self.at)
+    }
+}
+
 impl Outcome {
     /// Whether nobody was told of it and nothing would be done to it.
     pub fn is_left_alone(&self) -> bool {
-        self.told.is_none() && self.steps.is_empty()
+        self.told.is_empty() && self.steps.is_empty()
     }
 
-    /// Seconds from the first word to the end that it would have met.
-    pub fn ahead(&self) -> Option<i64> {
-        Some(self.full? - self.told?)
+    /// When steps of a kind would be taken.
+    pub fn steps_of(&self, kind: StepKind) -> Vec<i64> {
+        self.steps.iter().filter(|(_, taken)| *taken == kind).map(|(at, _)| *at).collect()
     }
 }
 
@@ -98,6 +115,6 @@ mod tests {
             seen: "it grows".into(),
             would: Some("would evict it".into()),
         };
-        assert_eq!(happening.line(), "1:02:05  ml/x-0: it grows; demo: would evict it");
+        assert_eq!(happening.line(80), "1:02:05  ml/x-0: it grows; demo: would evict it");
     }
 }

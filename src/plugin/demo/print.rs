@@ -5,7 +5,7 @@ use gpumem_engine::quantity::counted;
 use serde_json::{Value, json};
 
 use super::cast::Part;
-use super::happening::{Happening, Outcome, clock};
+use super::happening::{Happening, Outcome, Telling, clock};
 use super::story::{LONG, Story};
 use crate::cli::page::wrap;
 use crate::plugin::table::{Output, Style, csv, document, envelope};
@@ -13,7 +13,7 @@ use crate::plugin::text::time;
 use crate::plugin::top;
 
 /// Moments at which the plain output shows the fleet: before, when the leaks are told of, after, and at the end.
-const MOMENTS: [i64; 4] = [0, 15 * 60, 36 * 60, LONG];
+const MOMENTS: [i64; 4] = [0, 15 * 60, 30 * 60, LONG];
 /// What is true of everything here.
 const MADE_UP: &str = "everything here is made up: no cluster was asked, and nothing was changed anywhere";
 
@@ -51,7 +51,7 @@ fn page(story: &mut Story, is_wide: bool, style: Style) -> String {
             out.push('\n');
         }
         for happening in news {
-            out += &wrap(&happening.line(), style.page(), 9);
+            out += &happening.line(style.page());
             out.push('\n');
         }
         told = story.happenings().len();
@@ -73,11 +73,10 @@ pub(super) fn summary(story: &Story, style: Style) -> String {
     let mut alone = Vec::new();
     for (part, outcome) in story.fleet().parts().iter().zip(story.outcomes()) {
         if outcome.is_left_alone() {
-            alone.push(format!("{} ({})", part.workload, part.does));
+            alone.push(format!("{}/{} ({})", part.namespace, part.workload, part.does));
             continue;
         }
-        let text = format!("{}/{}: {}", part.namespace, part.workload, sentence(part, outcome, story));
-        out += &format!("  told   {}\n", wrap(&text, style.page(), 9));
+        out += &format!("  told   {}\n", wrap(&sentence(part, outcome, story), style.page(), 9));
     }
     if !alone.is_empty() {
         out += &format!(
@@ -90,40 +89,39 @@ pub(super) fn summary(story: &Story, style: Style) -> String {
 }
 
 fn sentence(part: &Part, outcome: &Outcome, story: &Story) -> String {
-    let ahead =
-        outcome.ahead().map_or_else(String::new, |ahead| format!("{} before its GPU is full", time(ahead as f64)));
-    let told = outcome.told.map_or_else(String::new, |at| format!("told of at {}, {ahead}", clock(at)));
-    let acted: Vec<String> =
-        outcome.steps.iter().map(|(at, kind)| format!("{} at {}", name(*kind), clock(*at))).collect();
-    let what = if acted.is_empty() {
-        format!("its policy {} only watches", story.guard().policy(part.namespace).key.name)
-    } else {
-        acted.join(", ")
+    let ahead: Vec<String> = outcome.told.iter().filter_map(|told| Some(time(told.ahead()? as f64))).collect();
+    let told = format!(
+        "of {}/{} {}, {} before its GPU is full",
+        part.namespace,
+        part.workload,
+        often(outcome.told.len()),
+        ahead.join(" and ")
+    );
+    let evicted = outcome.steps_of(StepKind::Evict).len();
+    let what = match (evicted, outcome.steps_of(StepKind::RequestCheckpoint).len()) {
+        (0, 0) => format!("its policy {} only watches", story.guard().policy(part.namespace).key.name),
+        (0, asked) => format!("asked to save its work {}", often(asked)),
+        (evicted, 0) => format!("evicted {}", often(evicted)),
+        (evicted, _) => format!("evicted {} with its work saved", often(evicted)),
     };
-    let end = match outcome.ran_out.as_slice() {
-        [] if outcome.steps.iter().any(|(_, kind)| *kind == StepKind::Evict) => "it never ran out".to_owned(),
-        [] => "it has not run out yet".to_owned(),
-        [first, ..] => {
-            format!("it ran out at {} and lost {} of work", clock(*first), time(outcome.lost as f64))
-        }
+    let end = if outcome.ran_out.is_empty() {
+        "never ran out".to_owned()
+    } else {
+        format!("ran out {} and lost {} of work", often(outcome.ran_out.len()), time(outcome.lost as f64))
     };
     format!("{told}; {what}; {end}")
 }
 
-const fn name(kind: StepKind) -> &'static str {
-    match kind {
-        StepKind::RequestCheckpoint => "asked to save",
-        StepKind::WithdrawCheckpoint => "request to save taken back",
-        StepKind::Evict => "evicted",
-        StepKind::Scale => "scaled out",
-        StepKind::SuspendToHost => "moved to the host",
-        StepKind::SuspendWorkload => "suspended",
-        StepKind::ResumeWorkload => "resumed",
+fn often(times: usize) -> String {
+    match times {
+        1 => "once".to_owned(),
+        2 => "twice".to_owned(),
+        times => format!("{times} times"),
     }
 }
 
 /// Columns of CSV.
-const COLUMNS: [&str; 13] = [
+const COLUMNS: [&str; 14] = [
     "namespace",
     "workload",
     "container",
@@ -132,10 +130,11 @@ const COLUMNS: [&str; 13] = [
     "policy",
     "mode",
     "shape",
-    "toldAtSeconds",
+    "told",
     "toldAheadSeconds",
-    "wouldEvictAtSeconds",
-    "ranOutAtSeconds",
+    "wouldSave",
+    "wouldEvict",
+    "ranOut",
     "lostSeconds",
 ];
 
@@ -145,24 +144,18 @@ fn items(story: &Story) -> Vec<Value> {
     parts
         .map(|(place, (part, outcome))| {
             let policy = story.guard().policy(part.namespace);
-            let evicted = outcome.steps.iter().find(|(_, kind)| *kind == StepKind::Evict).map(|(at, _)| *at);
             let own = story.happenings().iter().filter(|happening| happening.place == place);
             let mut item = json!({
                 "namespace": part.namespace, "workload": part.workload, "container": part.container,
                 "node": part.device.node, "gpu": part.device.gpu, "policy": policy.key.name,
                 "mode": format!("{:?}", policy.mode), "shape": part.shape.to_string(),
-                "happenings": own.map(happening).collect::<Vec<Value>>(),
+                "told": outcome.told.len(), "wouldSave": outcome.steps_of(StepKind::RequestCheckpoint).len(),
+                "wouldEvict": outcome.steps_of(StepKind::Evict).len(), "ranOut": outcome.ran_out.len(),
+                "lostSeconds": outcome.lost, "happenings": own.map(happening).collect::<Vec<Value>>(),
             });
-            let times = [
-                ("toldAtSeconds", outcome.told),
-                ("toldAheadSeconds", outcome.ahead()),
-                ("wouldEvictAtSeconds", evicted),
-                ("ranOutAtSeconds", outcome.ran_out.first().copied()),
-                ("lostSeconds", outcome.ran_out.first().map(|_| outcome.lost)),
-            ];
-            // What never was is absent, as everywhere.
-            for (key, at) in times.into_iter().filter_map(|(key, at)| Some((key, at?))) {
-                item[key] = at.into();
+            // Of the first time; what never was is absent, as everywhere.
+            if let Some(ahead) = outcome.told.first().and_then(Telling::ahead) {
+                item["toldAheadSeconds"] = ahead.into();
             }
             item
         })
@@ -170,8 +163,10 @@ fn items(story: &Story) -> Vec<Value> {
 }
 
 fn happening(happening: &Happening) -> Value {
+    // The namespace is the item's.
+    let pod = happening.pod.split_once('/').map_or(happening.pod.as_str(), |(_, pod)| pod);
     let mut item = json!({
-        "atSeconds": happening.at, "pod": happening.pod, "what": happening.what, "seen": happening.seen,
+        "atSeconds": happening.at, "pod": pod, "what": happening.what, "seen": happening.seen,
     });
     if let Some(would) = &happening.would {
         item["would"] = would.as_str().into();

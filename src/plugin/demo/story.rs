@@ -7,7 +7,7 @@ use gpumem_engine::risk::Level as Risk;
 
 use super::fleet::{Fleet, Tick};
 use super::guard::{Guard, moment};
-use super::happening::{Happening, Outcome, What};
+use super::happening::{Happening, Outcome, Telling, What};
 use crate::api::view::{ContainerView, Level, Named, SeriesPoint};
 use crate::plugin::seen::{self, Seen, Sort};
 use crate::plugin::text::{bytes, time};
@@ -15,7 +15,7 @@ use crate::plugin::text::{bytes, time};
 /// How long the story is, in seconds.
 pub const LONG: i64 = 90 * 60;
 /// The fleet has run for so long before the story begins, in seconds.
-const BEFORE: i64 = 75 * 60;
+const BEFORE: i64 = 50 * 60;
 /// Seconds between two looks of the controller at its agents.
 const LOOK: i64 = 5;
 /// Seconds that a made-up trainer takes to save its work.
@@ -177,7 +177,7 @@ impl Story {
         for &place in tick.began.iter().filter(|_| is_news) {
             let used = bytes(self.fleet.used(place, self.at).map(|used| used.0));
             let does = self.fleet.parts().get(place).map_or("", |part| part.does);
-            let again = self.outcomes.get(place).is_some_and(|outcome| outcome.told.is_some());
+            let again = self.outcomes.get(place).is_some_and(|outcome| !outcome.is_left_alone());
             let seen = if again { format!("runs again, with {used}") } else { format!("starts ({does})") };
             self.happen(place, What::Began, seen, None);
         }
@@ -196,10 +196,9 @@ impl Story {
         for (place, decision) in decisions {
             match decision {
                 Decision::Notify(notify) => {
-                    self.guard.told(self.at, place);
-                    if self.outcomes.get(place).is_some_and(|outcome| outcome.told.is_none()) {
-                        let (at, full) = (self.at, self.fleet.runs_out(place, self.at));
-                        self.outcome(place, |outcome| (outcome.told, outcome.full) = (Some(at), full));
+                    if self.guard.told(self.at, place) {
+                        let telling = Telling { at: self.at, full: self.fleet.runs_out(place, self.at) };
+                        self.outcome(place, |outcome| outcome.told.push(telling));
                         self.happen(place, What::Told, notify.reason, Some(self.telling(place)));
                     }
                 }
@@ -210,7 +209,7 @@ impl Story {
                     self.outcome(place, |outcome| outcome.steps.push((at, kind)));
                     let left = act
                         .expected_in
-                        .map_or(String::new(), |left| format!("full in about {}", time(left.as_secs_f64())));
+                        .map_or("at risk".to_owned(), |left| format!("full in about {}", time(left.as_secs_f64())));
                     self.happen(place, What::Acted, left, Some(words(kind).to_owned()));
                     if kind == StepKind::Evict {
                         self.fleet.stop(place, self.at);
