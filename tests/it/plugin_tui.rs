@@ -100,6 +100,7 @@ fn the_demo_says_that_it_is_made_up_and_shows_the_worst_until_somebody_chooses()
         assert!(text.starts_with("DEMO: all made up, no cluster is touched"), "{text}");
         assert!(text.contains("llama-sft") && text.contains("High"), "{text}");
     }
+    assert!(!drawn(&screen, 80, 24).contains('…'), "what is said fits on 80 columns");
     assert!(!drawn(&screen, 120, 32).contains("kubectl gpumem explain"), "nobody can ask a cluster about it");
     assert_eq!(screen.shown()[screen.chosen].namespace, "lab");
     press(&mut screen, "j");

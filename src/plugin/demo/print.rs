@@ -1,5 +1,7 @@
 //! The story as text: tables at chosen moments, what happened between them, and what it came to. Pure.
 
+use std::fmt::Write as _;
+
 use gpumem_engine::decision::StepKind;
 use gpumem_engine::quantity::counted;
 use serde_json::{Value, json};
@@ -55,7 +57,7 @@ fn page(story: &mut Story, is_wide: bool, style: Style) -> String {
             out.push('\n');
         }
         told = story.happenings().len();
-        out += &format!("\nAt {}:\n", clock(moment));
+        let _ = writeln!(out, "\nAt {}:", clock(moment));
         out += &top::table_of(&story.seen(), style, is_wide);
     }
     out + "\n" + &summary(story, style)
@@ -76,13 +78,11 @@ pub(super) fn summary(story: &Story, style: Style) -> String {
             alone.push(format!("{}/{} ({})", part.namespace, part.workload, part.does));
             continue;
         }
-        out += &format!("  told   {}\n", wrap(&sentence(part, outcome, story), style.page(), 9));
+        let _ = writeln!(out, "  told   {}", wrap(&sentence(part, outcome, story), style.page(), 9));
     }
     if !alone.is_empty() {
-        out += &format!(
-            "  quiet  {}\n",
-            wrap(&format!("{}: never told of, never touched", alone.join(", ")), style.page(), 9)
-        );
+        let text = format!("{}: never told of, never touched", alone.join(", "));
+        let _ = writeln!(out, "  quiet  {}", wrap(&text, style.page(), 9));
     }
     let next = "On a cluster: kubectl gpumem doctor, then kubectl gpumem top --tui.";
     out + &wrap(next, style.page(), 0) + "\n"
@@ -105,7 +105,7 @@ fn sentence(part: &Part, outcome: &Outcome, story: &Story) -> String {
         (evicted, _) => format!("evicted {} with its work saved", often(evicted)),
     };
     let end = if outcome.ran_out.is_empty() {
-        "never ran out".to_owned()
+        if story.is_over() { "never ran out" } else { "has not run out so far" }.to_owned()
     } else {
         format!("ran out {} and lost {} of work", often(outcome.ran_out.len()), time(outcome.lost as f64))
     };

@@ -170,7 +170,7 @@ impl Story {
                 outcome.lost += lost;
             });
             let after = time(lost as f64);
-            self.happen(place, What::RanOut, format!("CUDA out of memory after {after}: its work is lost"), None);
+            self.happen(place, What::RanOut, format!("CUDA out of memory after {after}, work lost"), None);
         }
         // Who runs before the story does is no news.
         let is_news = self.at > 0;
@@ -222,11 +222,9 @@ impl Story {
     fn telling(&self, place: usize) -> String {
         let namespace = self.fleet.parts().get(place).map_or("", |part| part.namespace);
         let policy = self.guard.policy(namespace);
-        if policy.mode == Mode::Observe {
-            format!("would tell people, and no more: policy {} is in mode Observe", policy.key.name)
-        } else {
-            "would tell people".to_owned()
-        }
+        // Short: a screen of 80 columns shows it beside the longest name.
+        if policy.mode == Mode::Observe { "would only tell people (mode Observe)" } else { "would tell people" }
+            .to_owned()
     }
 
     /// A policy that would act waits: said once for each reason.
@@ -246,7 +244,7 @@ const fn words(kind: StepKind) -> &'static str {
     match kind {
         StepKind::RequestCheckpoint => "would ask it to save its work",
         StepKind::WithdrawCheckpoint => "would take the request to save back",
-        StepKind::Evict => "would evict it, and its workload starts another",
+        StepKind::Evict => "would evict it; another pod starts",
         StepKind::Scale => "would add replicas",
         StepKind::SuspendToHost => "would move its GPU memory to host memory",
         StepKind::SuspendWorkload => "would suspend its Job",

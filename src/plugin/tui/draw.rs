@@ -26,7 +26,7 @@ const NARROW: u16 = 100;
 const SLIM: u16 = 70;
 /// Below this height there is no room for what is known of the chosen line.
 const LOW: u16 = 18;
-/// From this height on there is room for more than two lines above all else.
+/// From this height on there is room for more than three lines above all else.
 const TALL: u16 = 30;
 
 /// One frame.
@@ -34,9 +34,10 @@ pub fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     // On a low terminal the list is worth more than what is known of one line of it.
     let is_tall = frame.area().height >= TALL;
     let banner: Vec<&str> =
-        screen.banner.iter().take(if is_tall { usize::MAX } else { 2 }).map(String::as_str).collect();
+        screen.banner.iter().take(if is_tall { usize::MAX } else { 3 }).map(String::as_str).collect();
     let above = banner.len() as u16;
-    let about = if frame.area().height < LOW + above { 0 } else { 10 };
+    // What is made up has no line on where to ask for more.
+    let about = if frame.area().height < LOW + above { 0 } else { 10 - above.min(1) };
     let [top, head, body, detail, foot] = Layout::vertical([
         Constraint::Length(above),
         Constraint::Length(1),
