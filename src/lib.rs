@@ -23,7 +23,7 @@
 //! | `src/agent` | reads the driver on every GPU node, serves `/metrics` and `/v1/usage` | engine, api |
 //! | `src/controller` | pulls agents, forecasts, decides, acts, reports | engine, api |
 //! | `src/cli` | commands for one machine: estimate, replay, env-merge, and the sidecar that answers requests to save | engine, api |
-//! | `src/plugin` | `kubectl gpumem`: reads a cluster through its API server | engine, api, cli |
+//! | `src/plugin` | `kubectl gpumem`: reads a cluster through its API server; `demo` makes a fleet up | engine, api, cli, the shapes of sim |
 //! | `hook` | pure Python in the frameworks' process: what their allocators hold | nothing of the above |
 //! | `src/sim` (crate) | a simulated GPU driver behind a real `libnvidia-ml.so.1` | nothing of the above |
 //!

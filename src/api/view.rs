@@ -8,6 +8,9 @@
 
 use std::collections::BTreeMap;
 
+use gpumem_engine::forecast::{Forecast, Outlook};
+use gpumem_engine::quantity::{Bytes, Moment};
+use gpumem_engine::series::{SCALES, Series};
 use serde::{Deserialize, Serialize};
 
 /// Path of [`ContainerList`].
@@ -18,6 +21,8 @@ pub const NODES: &str = "/api/v1/nodes";
 pub const NOT_STARTED: &str = "not_started";
 /// Version of the format; a reader refuses a higher one.
 pub const FORMAT: u32 = 1;
+/// Points in a series: a sparkline of a terminal's width.
+const POINTS: usize = 60;
 /// Containers in one answer at most. The rest is counted in [`ContainerList::left_out`]: ask by namespace.
 pub const MAX_CONTAINERS: usize = 20_000;
 
@@ -204,6 +209,27 @@ pub struct ContainerView {
     pub series: Vec<SeriesPoint>,
 }
 
+impl ContainerView {
+    /// Takes what a forecast says; the level is its policy's word.
+    pub fn foretell(&mut self, forecast: &Forecast) {
+        self.class = format!("{:?}", forecast.class);
+        self.reason.clone_from(&forecast.reason);
+        self.growth_bytes_per_second = forecast.growth.map(|growth| growth.0);
+        match &forecast.outlook {
+            Outlook::Unknown { why } => self.unknown = Some(why.kind().to_owned()),
+            Outlook::Known { probability, by_horizon, time_to_oom } => {
+                self.probability = Some(*probability);
+                self.probability_by_horizon = by_horizon.iter().copied().collect();
+                self.seconds_to_oom = time_to_oom.map(|time| Quantiles {
+                    q10: Some(time.q10.as_secs_f64()),
+                    q50: time.q50.as_secs_f64(),
+                    q90: Some(time.q90.as_secs_f64()),
+                });
+            }
+        }
+    }
+}
+
 /// A kind and a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Named {
@@ -234,6 +260,27 @@ pub struct SeriesPoint {
     pub age_seconds: f64,
     /// Highest memory in it.
     pub used_bytes: u64,
+}
+
+impl SeriesPoint {
+    /// The series in blocks of the finest scale that shows most of it: a container of two minutes in seconds, one of a day in
+    /// tens of minutes. Ages count from `now`.
+    pub fn of(series: &Series, now: Moment) -> Vec<Self> {
+        let age = now.since(series.born()).as_secs();
+        let fits = |(seconds, limit): &(u32, usize)| u64::from(*seconds) * (*limit as u64) >= age;
+        let scale = SCALES.iter().position(fits).unwrap_or(SCALES.len() - 1);
+        let (Some((seconds, _)), Some(ring)) = (SCALES.get(scale), series.ring(scale)) else { return Vec::new() };
+        let now = now.0 as f64 / 1000.0;
+        let blocks: Vec<_> = ring.iter().collect();
+        let newest = blocks.get(blocks.len().saturating_sub(POINTS)..).unwrap_or_default();
+        newest
+            .iter()
+            .map(|block| Self {
+                age_seconds: (now - f64::from(block.index) * f64::from(*seconds)).max(0.0).round(),
+                used_bytes: Bytes::kib(u64::from(block.ceiling)).0,
+            })
+            .collect()
+    }
 }
 
 /// `GET /api/v1/nodes`.

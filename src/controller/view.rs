@@ -10,10 +10,9 @@ use std::time::Instant;
 
 use gpumem_engine::estimate::Interval;
 use gpumem_engine::estimate::advice::setting;
-use gpumem_engine::forecast::{Forecast, Outlook};
+use gpumem_engine::forecast::Forecast;
 use gpumem_engine::oom;
 use gpumem_engine::quantity::Bytes;
-use gpumem_engine::series::{SCALES, Series};
 use gpumem_engine::usage::Attribution;
 use hyper::{Method, Request, StatusCode};
 use tokio::sync::Semaphore;
@@ -25,7 +24,7 @@ use super::metrics::{Assessed, Exposition, RiskLevel};
 use crate::api::usage::{Ability, DeviceReport, NvmlState, PodReport};
 use crate::api::view::{
     AbilityView, Advice, Answerer, CONTAINERS, ContainerList, ContainerView, DeclaredView, DeviceView, FORMAT, Level,
-    MAX_CONTAINERS, NODES, Named, NodeList, NodeView, Quantiles, Range, SeriesPoint,
+    MAX_CONTAINERS, NODES, Named, NodeList, NodeView, Range, SeriesPoint,
 };
 use crate::http::{self, Answer};
 
@@ -35,8 +34,6 @@ mod waiting;
 const MAX_WAITING: usize = 16;
 /// Remedies for one container.
 const ADVICE: usize = 3;
-/// Points in a series: a sparkline of a terminal's width.
-const POINTS: usize = 60;
 
 /// Answers the read-only API.
 pub struct View {
@@ -165,7 +162,7 @@ impl View {
                     Some((policy, assessed)) => (Some((*policy).to_owned()), &assessed.forecast, assessed.level),
                     None => (None, &seen.forecast, RiskLevel::of(&seen.forecast, default)),
                 };
-                let series = if wanted.series { points(seen.series, &seen) } else { Vec::new() };
+                let series = if wanted.series { SeriesPoint::of(seen.series, seen.clock) } else { Vec::new() };
                 containers.push(ContainerView { policy, series, ..container(node, &seen, forecast, level) });
             });
             match next {
@@ -211,7 +208,6 @@ fn container(node: &str, seen: &Seen<'_>, forecast: &Forecast, level: Option<Ris
         capacity_bytes: report.memory.map(|memory| memory.usable().0),
         device_used_bytes: report.memory.map(|memory| memory.used.0),
         peak_bytes: Some(series.peak().0),
-        class: format!("{:?}", forecast.class),
         level: match level {
             None => Level::Unknown,
             Some(RiskLevel::Low) => Level::Low,
@@ -219,29 +215,16 @@ fn container(node: &str, seen: &Seen<'_>, forecast: &Forecast, level: Option<Ris
             Some(RiskLevel::High) => Level::High,
             Some(RiskLevel::Critical) => Level::Critical,
         },
-        reason: forecast.reason.clone(),
-        growth_bytes_per_second: forecast.growth.map(|growth| growth.0),
         limit_bytes: limit.map(|limit| limit.0),
         seconds_to_limit: seen.time_to_limit(forecast.growth).map(|time| time.as_secs_f64()),
         sample_age_seconds: Some(sample_age.as_secs_f64()),
         declared: declared.map(|declaration| declared_view(declaration)),
         ..ContainerView::default()
     };
+    view.foretell(forecast);
     if level.is_some_and(|level| level > RiskLevel::Low) {
         let usable = report.memory.map(|memory| memory.usable());
         view.advice = advice(declared.map(|declaration| &**declaration), usable);
-    }
-    match &forecast.outlook {
-        Outlook::Unknown { why } => view.unknown = Some(why.kind().to_owned()),
-        Outlook::Known { probability, by_horizon, time_to_oom } => {
-            view.probability = Some(*probability);
-            view.probability_by_horizon = by_horizon.iter().copied().collect();
-            view.seconds_to_oom = time_to_oom.map(|time| Quantiles {
-                q10: Some(time.q10.as_secs_f64()),
-                q50: time.q50.as_secs_f64(),
-                q90: Some(time.q90.as_secs_f64()),
-            });
-        }
     }
     view
 }
@@ -280,25 +263,6 @@ fn advice(declared: Option<&Declaration>, usable: Option<Bytes>) -> Vec<Advice> 
         return found;
     }
     oom::general(None).into_iter().map(|what| Advice { what: what.to_owned(), ..Advice::default() }).collect()
-}
-
-/// The series in blocks of the finest scale that shows most of it: a container of two minutes in seconds, one of a day in
-/// tens of minutes.
-fn points(series: &Series, seen: &Seen<'_>) -> Vec<SeriesPoint> {
-    let age = seen.clock.since(series.born()).as_secs();
-    let fits = |(seconds, limit): &(u32, usize)| u64::from(*seconds) * (*limit as u64) >= age;
-    let scale = SCALES.iter().position(fits).unwrap_or(SCALES.len() - 1);
-    let (Some((seconds, _)), Some(ring)) = (SCALES.get(scale), series.ring(scale)) else { return Vec::new() };
-    let now = seen.clock.0 as f64 / 1000.0;
-    let blocks: Vec<_> = ring.iter().collect();
-    let newest = blocks.get(blocks.len().saturating_sub(POINTS)..).unwrap_or_default();
-    newest
-        .iter()
-        .map(|block| SeriesPoint {
-            age_seconds: (now - f64::from(block.index) * f64::from(*seconds)).max(0.0).round(),
-            used_bytes: Bytes::kib(u64::from(block.ceiling)).0,
-        })
-        .collect()
 }
 
 fn describe(node: &Described<'_>) -> NodeView {

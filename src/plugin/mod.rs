@@ -1,4 +1,4 @@
-//! `kubectl gpumem`: the operator from a terminal. Needs a kubeconfig and nothing else.
+//! `kubectl gpumem`: the operator from a terminal. Needs a kubeconfig and nothing else, and `demo` not even that.
 //!
 //! Flows in: flags, and what [`cluster`] reads through the API server. Flows out: text in one of five forms, notes on what
 //! could not be seen, an exit code: 0 fine, 1 could not be found out, 2 bad input, 3 the answer is no. Except for `pause`
@@ -38,6 +38,8 @@ pub mod simulate;
 pub mod brake;
 
 pub mod tui;
+
+pub mod demo;
 
 mod connect;
 
@@ -142,6 +144,15 @@ pub enum Command {
     Estimate(Box<crate::cli::estimate::Args>),
     /// Replay recorded data through the forecast.
     Replay(crate::cli::replay::Args),
+    /// Play a story of a made-up fleet through the real forecast: needs no cluster and changes nothing.
+    Demo {
+        /// How.
+        #[command(flatten)]
+        args: demo::Args,
+        /// In which form.
+        #[command(flatten)]
+        printing: Printing,
+    },
     /// Print a completion script for a shell.
     Completion {
         /// For which shell.
@@ -199,6 +210,14 @@ impl Cli {
                     outcome => given(outcome),
                 }
             }
+            Command::Demo { args, printing } => match demo::main(args, printing.output, style) {
+                // A terminal that fails is no fault of what was given.
+                Err(error @ demo::Error::Screen(_)) => {
+                    complain(&error.to_string());
+                    ExitCode::from(FAILED)
+                }
+                outcome => given(outcome),
+            },
             Command::Completion { shell } => {
                 clap_complete::generate(*shell, &mut Self::command(), "kubectl-gpumem", &mut std::io::stdout());
                 ExitCode::SUCCESS
@@ -248,7 +267,7 @@ impl Cli {
         if let Command::Top { args, .. } = &self.command
             && args.tui
         {
-            return match tui::run(&cluster, args.sort, style).await {
+            return match tui::run(|looks| tui::watch(&cluster, looks), args.sort, style).await {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
                     complain(&error.to_string());
@@ -289,9 +308,11 @@ pub async fn run(command: &Command, cluster: &Cluster, style: Style, now: jiff::
         Command::Resume => brake::set(cluster, None, style).await,
         Command::Version { .. } => version(cluster).await,
         // Need no cluster: `Cli::main` has run them.
-        Command::Policy(_) | Command::Estimate(_) | Command::Replay(_) | Command::Completion { .. } => {
-            Ok(Shown::default())
-        }
+        Command::Policy(_)
+        | Command::Estimate(_)
+        | Command::Replay(_)
+        | Command::Demo { .. }
+        | Command::Completion { .. } => Ok(Shown::default()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `top`: who uses GPU memory, and who will run out of it. Flows in: what can be seen. Flows out: one table.
 
 use super::cluster::{Cluster, Error};
-use super::seen::{self, Sort};
+use super::seen::{self, Seen, Sort};
 use super::table::{Output, Style, csv, document, envelope, table};
 use crate::api::view::Level;
 use crate::cli::{FINE, NO, Shown};
@@ -55,6 +55,12 @@ fn level(text: &str) -> Result<Level, String> {
         "critical" => Ok(Level::Critical),
         _ => Err("give elevated, high or critical".to_owned()),
     }
+}
+
+/// The table of containers that `pods` prints.
+pub(super) fn table_of(seen: &Seen, style: Style, is_wide: bool) -> String {
+    let listed = pods(seen, true);
+    if is_wide { table(&listed.titles, &listed.rows, style) } else { listed.narrow(style) }
 }
 
 /// One look.

@@ -1,5 +1,5 @@
-//! `top --tui`: a screen that stays. Flows in: keys, and what can be seen every two seconds. Flows out: frames. It reads and
-//! nothing else: no key of it changes the cluster.
+//! `top --tui`: a screen that stays. Flows in: keys, and [`Look`]s from whoever looks: at a cluster every two seconds, or at a
+//! fleet that is made up. Flows out: frames. It reads and nothing else: no key of it changes the cluster.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -29,6 +29,15 @@ pub enum Error {
     Terminal(#[from] std::io::Error),
 }
 
+/// What is newly seen.
+#[derive(Debug)]
+pub struct Look {
+    /// The containers, or why they are not seen.
+    pub seen: Result<Seen, Unseen>,
+    /// Lines to put above all else.
+    pub banner: Vec<String>,
+}
+
 /// What is on the screen.
 #[derive(Debug, Default)]
 pub struct Screen {
@@ -48,6 +57,10 @@ pub struct Screen {
     pub has_looked: bool,
     /// With colours.
     pub style: Style,
+    /// Lines above all else; there are some only where what is shown is no cluster's.
+    pub banner: Vec<String>,
+    /// Whether a key has chosen a line.
+    pub has_chosen: bool,
 }
 
 /// What a key does.
@@ -65,7 +78,10 @@ impl Screen {
         match looked {
             Err(error) => self.failure = Some(error.line()),
             Ok(seen) => {
-                let key = self.shown().get(self.chosen).map(|view| (view.pod_uid.clone(), view.container.clone()));
+                // In a story the worst is what it tells of, until somebody chooses.
+                let stays = self.has_chosen || self.banner.is_empty();
+                let chosen = self.shown().get(self.chosen).copied().filter(|_| stays);
+                let key = chosen.map(|view| (view.pod_uid.clone(), view.container.clone()));
                 (self.seen, self.failure, self.has_looked) = (seen, None, true);
                 seen::sort(&mut self.seen.containers, self.sort);
                 self.choose(key);
@@ -84,6 +100,7 @@ impl Screen {
     /// Takes a key.
     pub fn press(&mut self, code: KeyCode, modifiers: KeyModifiers) -> After {
         let last = self.shown().len().saturating_sub(1);
+        self.has_chosen = true;
         match code {
             KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => return After::Quit,
             KeyCode::Esc if self.is_typing || !self.filter.is_empty() => {
@@ -127,8 +144,12 @@ impl Screen {
     }
 }
 
-/// Runs until q.
-pub async fn run(cluster: &Cluster, sort: Sort, style: Style) -> Result<(), Error> {
+/// Runs until q, or until `feed` ends and its last look was shown.
+pub async fn run<Feed: Future<Output = ()>>(
+    feed: impl FnOnce(mpsc::Sender<Look>) -> Feed,
+    sort: Sort,
+    style: Style,
+) -> Result<(), Error> {
     if !std::io::stdout().is_terminal() {
         return Err(Error::NoTerminal);
     }
@@ -136,7 +157,9 @@ pub async fn run(cluster: &Cluster, sort: Sort, style: Style) -> Result<(), Erro
     // Puts the terminal back on a panic too.
     let mut terminal = ratatui::try_init()?;
     let mut keys = keys();
-    let mut look = Box::pin(look(cluster, Duration::ZERO, true));
+    let (send, mut looks) = mpsc::channel(1);
+    let mut feed = std::pin::pin!(feed(send));
+    let mut is_fed = true;
     let ended = loop {
         if let Err(error) = terminal.draw(|frame| draw::draw(frame, &screen)) {
             break Err(error.into());
@@ -152,21 +175,36 @@ pub async fn run(cluster: &Cluster, sort: Sort, style: Style) -> Result<(), Erro
                 Some(_) => {}
                 None => break Ok(()),
             },
-            seen = &mut look => {
-                screen.take(seen);
-                let few = screen.seen.containers.len() <= HISTORIES;
-                look.set(self::look(cluster, PAUSE, few));
-            }
+            look = looks.recv() => match look {
+                Some(Look { seen, banner }) => {
+                    screen.banner = banner;
+                    screen.take(seen);
+                }
+                None => break Ok(()),
+            },
+            () = &mut feed, if is_fed => is_fed = false,
         }
     };
     ratatui::restore();
     ended
 }
 
-async fn look(cluster: &Cluster, after: Duration, histories: bool) -> Result<Seen, Unseen> {
-    tokio::time::sleep(after).await;
+/// Looks at a cluster again and again, until nobody wants to know.
+pub async fn watch(cluster: &Cluster, looks: mpsc::Sender<Look>) {
+    let mut with_histories = true;
+    loop {
+        let seen = look(cluster, with_histories).await;
+        with_histories = seen.as_ref().map_or(with_histories, |seen| seen.containers.len() <= HISTORIES);
+        if looks.send(Look { seen, banner: Vec::new() }).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn look(cluster: &Cluster, with_histories: bool) -> Result<Seen, Unseen> {
     let mut query: Vec<String> = cluster.namespace.iter().map(|namespace| format!("namespace={namespace}")).collect();
-    query.extend(histories.then(|| "series=1".to_owned()));
+    query.extend(with_histories.then(|| "series=1".to_owned()));
     let query = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
     seen::containers(cluster, &query).await.map(|(seen, _)| seen)
 }

@@ -315,3 +315,35 @@ fn completion_scripts_name_the_commands() {
         assert!(code == 0 && script.contains("estimate") && script.contains("replay"), "{program}");
     }
 }
+
+#[test]
+fn a_demo_needs_no_cluster_and_says_the_same_each_time() {
+    let plugin = env!("CARGO_BIN_EXE_kubectl-gpumem");
+    let (text, notes, code) = sh(plugin, &["demo", "--kubeconfig", "/no/such/file"]);
+    assert_eq!((notes.as_str(), code), ("", 0));
+    golden("demo", &text);
+    assert_eq!(sh(plugin, &["demo", "--plain", "--seed", "1", "--speed", "3600"]).0, text);
+    assert_ne!(sh(plugin, &["demo", "--seed", "2"]).0, text);
+    let (json, notes, code) = sh(plugin, &["demo", "-o", "json"]);
+    assert_eq!((notes.as_str(), code), ("", 0));
+    golden("demo.json", &json);
+    let answer: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (answer["apiVersion"].as_str(), answer["kind"].as_str()),
+        (Some("cli.gpumem.dev/v1"), Some("DemoStory"))
+    );
+    assert!(answer["notSeen"][0].as_str().unwrap().contains("made up"), "{answer}");
+    let (csv, ..) = sh(plugin, &["demo", "-o", "csv"]);
+    assert_eq!(csv.lines().count(), 1 + answer["items"].as_array().unwrap().len());
+}
+
+#[test]
+fn a_demo_is_coloured_where_it_is_wanted_and_refuses_a_speed_that_is_none() {
+    let plugin = env!("CARGO_BIN_EXE_kubectl-gpumem");
+    assert!(sh(plugin, &["demo", "--color", "always"]).0.contains("\u{1b}[31mHigh"));
+    assert!(!sh(plugin, &["demo", "--color", "never"]).0.contains('\u{1b}'));
+    for speed in ["0", "-3", "fast", "1e9", "NaN"] {
+        let (text, error, code) = sh(plugin, &["demo", "--speed", speed]);
+        assert!(code == 2 && text.is_empty() && !error.is_empty(), "{speed}: {code} {error}");
+    }
+}

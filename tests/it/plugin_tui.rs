@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
+use gpumem::plugin::demo::{self, story::Story};
 use gpumem::plugin::seen::Seen;
 use gpumem::plugin::tui::draw::draw;
-use gpumem::plugin::tui::{After, Screen};
+use gpumem::plugin::tui::{After, Look, Screen};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyModifiers};
@@ -78,4 +79,32 @@ fn the_chosen_container_stays_chosen_when_the_order_changes() {
     list.iter_mut().find(|view| view.pod == chosen).unwrap().level = gpumem::api::view::Level::Critical;
     screen.take(Ok(Seen { containers: list, is_live: true, ..Seen::default() }));
     assert_eq!((screen.chosen, screen.shown()[0].pod == chosen), (0, true));
+}
+
+#[test]
+fn the_demo_says_that_it_is_made_up_and_shows_the_worst_until_somebody_chooses() {
+    let mut story = Story::new(1).unwrap();
+    let mut screen = Screen::default();
+    let mut look = |screen: &mut Screen, at: i64| {
+        story.advance(at);
+        let Look { seen, banner } = demo::look(&story, 60.0);
+        screen.banner = banner;
+        screen.take(seen);
+    };
+    look(&mut screen, 0);
+    look(&mut screen, 900);
+    golden("tui-demo", &drawn(&screen, 120, 32));
+    golden("tui-demo-narrow", &drawn(&screen, 80, 24));
+    for (width, height) in [(80, 24), (60, 14)] {
+        let text = drawn(&screen, width, height);
+        assert!(text.starts_with("DEMO: all made up, no cluster is touched"), "{text}");
+        assert!(text.contains("llama-sft") && text.contains("High"), "{text}");
+    }
+    assert!(!drawn(&screen, 80, 24).contains('…'), "what is said fits on 80 columns");
+    assert!(!drawn(&screen, 120, 32).contains("kubectl gpumem explain"), "nobody can ask a cluster about it");
+    assert_eq!(screen.shown()[screen.chosen].namespace, "lab");
+    press(&mut screen, "j");
+    let chosen = screen.shown()[1].pod.clone();
+    look(&mut screen, 1800);
+    assert_eq!(screen.shown()[screen.chosen].pod, chosen);
 }

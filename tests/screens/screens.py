@@ -230,6 +230,7 @@ SCREENS = {
     "tui": "top -A --tui", "explain": "explain pod/train-6f9-x2k", "doctor": "doctor",
     "simulate": "policy simulate -f {policy} --trace {trace}", "test": "policy test -f {policy} --trace {trace}",
     "estimate": "estimate llama3.1-8b --method lora --sequence 4096 --batch 4 --gpu A100-40GB",
+    "demo": "demo --speed 160", "demo-plain": "demo --plain",
     "serve": "estimate llama3.1-8b --task serve --utilization 0.85 --gpu A100-40GB",
 }
 
@@ -250,8 +251,8 @@ def main():
         def draw(name, columns, rows, colour, file):
             line = SCREENS[name].format(policy="deploy/examples/enforce-training.yaml", trace=trace).split()
             # A page that is longer than the terminal is scrolled through: it is drawn whole.
-            tall = rows if name in ("tui", "top-watch") else 150
-            record(program, line, columns, tall, colour, config, "q" if name == "tui" else "").picture().save(folder / file, optimize=True)
+            tall = rows if name in ("tui", "top-watch", "demo") else 150
+            record(program, line, columns, tall, colour, config, "q" if name in ("tui", "demo") else "").picture().save(folder / file, optimize=True)
 
         if only_docs:
             draw("tui", 120, 32, True, "cli-tui.png")

@@ -8,6 +8,7 @@ use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table, TableState, 
 
 use super::Screen;
 use crate::api::view::{ContainerView, Level};
+use crate::cli::page::clip;
 use crate::plugin::seen::Sort;
 use crate::plugin::table::shortened;
 use crate::plugin::text::{UNKNOWN, bar, bytes, percent, rate, sparkline, time};
@@ -25,14 +26,28 @@ const NARROW: u16 = 100;
 const SLIM: u16 = 70;
 /// Below this height there is no room for what is known of the chosen line.
 const LOW: u16 = 18;
+/// From this height on there is room for more than three lines above all else.
+const TALL: u16 = 30;
 
 /// One frame.
 pub fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     // On a low terminal the list is worth more than what is known of one line of it.
-    let about = if frame.area().height < LOW { 0 } else { 10 };
-    let [head, body, detail, foot] =
-        Layout::vertical([Constraint::Length(1), Constraint::Min(4), Constraint::Length(about), Constraint::Length(1)])
-            .areas(frame.area());
+    let is_tall = frame.area().height >= TALL;
+    let banner: Vec<&str> =
+        screen.banner.iter().take(if is_tall { usize::MAX } else { 3 }).map(String::as_str).collect();
+    let above = banner.len() as u16;
+    // What is made up has no line on where to ask for more.
+    let about = if frame.area().height < LOW + above { 0 } else { 10 - above.min(1) };
+    let [top, head, body, detail, foot] = Layout::vertical([
+        Constraint::Length(above),
+        Constraint::Length(1),
+        Constraint::Min(4),
+        Constraint::Length(about),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    let lines = clip(&banner.join("\n"), top.width.into());
+    frame.render_widget(Paragraph::new(lines).style(paint(Level::Elevated, screen)), top);
     frame.render_widget(Paragraph::new(header(screen)), head);
     table(frame, body, screen);
     let shown = screen.shown();
@@ -216,6 +231,9 @@ fn explain(view: &ContainerView, screen: &Screen, width: u16) -> Vec<Line<'stati
         view.policy.as_deref().unwrap_or("none known"),
         view.sample_age_seconds.map_or(UNKNOWN.to_owned(), time)
     )));
-    lines.push(Line::raw(format!("more     kubectl gpumem explain pod/{} -n {}", view.pod, view.namespace)));
+    // Nobody can ask a cluster about a pod that is made up.
+    if screen.banner.is_empty() {
+        lines.push(Line::raw(format!("more     kubectl gpumem explain pod/{} -n {}", view.pod, view.namespace)));
+    }
     lines
 }
