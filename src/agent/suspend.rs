@@ -28,6 +28,8 @@ mod tests;
 
 /// The name every driver installs.
 const LIBRARY: &str = "libcuda.so.1";
+/// A driver that is not there is looked for again after this long: it may come after the agent.
+const REOPEN: Duration = Duration::from_mins(1);
 /// A freeze that failed is tried again after this long.
 const RETRY: Duration = Duration::from_mins(1);
 /// NVML shows that the memory is gone within a sample or two.
@@ -52,6 +54,10 @@ pub fn run(shared: &Shared, settings: &Settings, stop: &Receiver<()>) {
     shared.able(Part::Freezes, cuda::ability(&cuda));
     let mut freezer = Freezer::new(Leaves::new(&settings.cgroup_root), cuda);
     loop {
+        if freezer.reopen(Instant::now(), || Cuda::open(&settings.cuda)) {
+            info!("this node's driver can suspend processes now");
+            shared.able(Part::Freezes, cuda::ability(&freezer.cuda));
+        }
         let order = shared.orders(Part::Freezes, &settings.boot, jiff::Timestamp::now());
         shared.report(Part::Freezes, freezer.keep(&order, shared));
         if !matches!(stop.recv_timeout(settings.pause()), Err(RecvTimeoutError::Timeout)) {
@@ -67,6 +73,8 @@ pub fn run(shared: &Shared, settings: &Settings, stop: &Receiver<()>) {
 pub struct Freezer<C> {
     leaves: Leaves,
     cuda: Result<C, String>,
+    /// When the driver was looked for last.
+    opened: Instant,
     frozen: HashMap<ContainerId, Frozen>,
     failed: HashMap<ContainerId, (Instant, String)>,
 }
@@ -91,7 +99,17 @@ type Standing = (LimitPhase, Option<Bytes>, String, String);
 impl<C: Checkpoints> Freezer<C> {
     /// Nothing frozen yet.
     pub fn new(leaves: Leaves, cuda: Result<C, String>) -> Self {
-        Self { leaves, cuda, frozen: HashMap::new(), failed: HashMap::new() }
+        Self { leaves, cuda, opened: Instant::now(), frozen: HashMap::new(), failed: HashMap::new() }
+    }
+
+    /// Looks again for a driver that was not there, now and then; true where it is found.
+    pub fn reopen(&mut self, now: Instant, open: impl FnOnce() -> Result<C, String>) -> bool {
+        if self.cuda.is_ok() || now.saturating_duration_since(self.opened) < REOPEN {
+            return false;
+        }
+        self.opened = now;
+        self.cuda = open();
+        self.cuda.is_ok()
     }
 
     /// One round.
@@ -127,7 +145,11 @@ impl<C: Checkpoints> Freezer<C> {
     fn freeze(&mut self, entry: &LimitEntry, recorded: Option<&LimitStatus>, shared: &Shared) -> Standing {
         let cuda = match &self.cuda {
             Ok(cuda) => cuda,
-            Err(why) => return (LimitPhase::Unsupported, None, why.clone(), String::new()),
+            // What was recorded stays recorded: an agent before this one may have frozen it.
+            Err(why) => {
+                let cgroup = recorded.map_or_else(String::new, |recorded| recorded.cgroup.clone());
+                return (LimitPhase::Unsupported, None, why.clone(), cgroup);
+            }
         };
         let container = ContainerId::from(entry.container_id.clone());
         let Some(leaf) = self.leaves.find(&container) else {
@@ -214,10 +236,18 @@ impl<C: Checkpoints> Freezer<C> {
     /// Lets a container go on.
     fn thaw(&mut self, container: &str, cgroup: &str, bytes: Option<i64>, shared: &Shared) -> Standing {
         let cleared = |why: &str| (LimitPhase::Cleared, None, why.to_owned(), cgroup.to_owned());
-        let Ok(cuda) = &self.cuda else { return cleared("nothing can be frozen here") };
         let id = ContainerId::from(container.to_owned());
-        let left = self.leaves.of_record(cgroup).map(|leaf| processes(&leaf)).unwrap_or_default();
+        let left = self.leaves.of_record(cgroup).map(|leaf| processes(&leaf));
         let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok()).map(Bytes).unwrap_or_default();
+        let cuda = match (&self.cuda, &left) {
+            (Ok(cuda), _) => cuda,
+            (Err(_), None) => return cleared("the container has ended"),
+            // An agent before this one may have frozen it, and only the driver can say.
+            (Err(why), Some(_)) => {
+                return (LimitPhase::Pending, Some(bytes), format!("not resumed yet: {why}"), cgroup.to_owned());
+            }
+        };
+        let left = left.unwrap_or_default();
         let now = Instant::now();
         let frozen = self.frozen.entry(id.clone()).or_insert(Frozen {
             pids: Vec::new(),

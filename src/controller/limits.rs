@@ -43,6 +43,8 @@ const RENEW: Duration = Duration::from_mins(5);
 const CONFIRM_AGE: Duration = Duration::from_secs(10);
 /// The objects are read again after this long, for what others did to them.
 const RELIST: Duration = Duration::from_mins(1);
+/// Whether the pods of freezes are still there is asked this often.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(10);
 
 /// What is known about the node objects. All of it can be read from the API again.
 #[derive(Debug, Default)]
@@ -54,6 +56,8 @@ struct State {
     term: Option<Instant>,
     nodes: BTreeMap<String, Known>,
     listed: Option<Stamp>,
+    /// When it was last asked whether the pods of freezes are still there.
+    looked: Option<Stamp>,
     /// Why node objects cannot be used here.
     unusable: Option<String>,
     /// Where each policy's limits are, or would be.
@@ -172,6 +176,7 @@ pub async fn hold(ctx: &Context, memory: &mut Memory, observed: &[Observed], bra
         return;
     }
     freeze::release_orphans(ctx, observed);
+    freeze::release_ended(ctx, now).await;
     let mut lines = BTreeMap::new();
     let mut wanted = Vec::new();
     for one in observed {

@@ -3,7 +3,7 @@
 //! `make test-cluster` brings everything up and runs them: first `calm`, then its `kinds`, `milder` and `gentle` with `admission`,
 //! `alerts` and what `story` tests of itself, each in a namespace and on GPUs of its own, then `storm` one after the other, because
 //! those hurt the cluster itself. The rest is slow or needs more than the others have, and `make test-more` brings each up for itself:
-//! `keda` and `kueue` what others run beside the product, `crashes` leaders of its own to kill.
+//! `keda` and `kueue` what others run beside the product, `crashes` leaders to kill, `limits` a release that may suspend.
 
 mod admission;
 mod alerts;
@@ -11,6 +11,7 @@ mod calm;
 mod crashes;
 mod keda;
 mod kueue;
+mod limits;
 mod storm;
 mod story;
 mod support;

@@ -378,6 +378,80 @@ async fn a_single_pod_at_risk_is_frozen_once_and_goes_on_when_its_cool_down_ends
     }
 }
 
+/// What happens to a pod.
+type End = fn(&Cluster);
+
+#[tokio::test]
+async fn a_freeze_is_taken_back_when_its_pod_is_gone_or_over_or_another_has_its_name() {
+    let ends: [(&str, End); 3] = [
+        ("gone", |cluster| cluster.world().remove("", "pods", "ml", "train-0")),
+        ("over", |cluster| {
+            cluster.world().edit("", "pods", "ml", "train-0", |pod| pod["status"]["phase"] = json!("Failed"));
+        }),
+        ("another", |cluster| {
+            cluster.world().edit("", "pods", "ml", "train-0", |pod| pod["metadata"]["uid"] = json!("another"));
+        }),
+    ];
+    for (what, end) in ends {
+        for is_restarted in [false, true] {
+            let mut cluster = freezable("Enforce", 1);
+            let mut controller = Controller::start(&cluster, "c1");
+            for _ in 0..8 {
+                round(&mut cluster, &mut controller, Vec::new()).await;
+            }
+            assert_eq!(entries(&cluster).len(), 1);
+            cluster.advance(20);
+            round(&mut cluster, &mut controller, Vec::new()).await;
+            assert_eq!(entries(&cluster).len(), 1, "as long as its pod is there");
+            end(&cluster);
+            cluster.world().broken = Some("/pods/train-0".to_owned());
+            cluster.advance(20);
+            round(&mut cluster, &mut controller, Vec::new()).await;
+            assert_eq!(entries(&cluster).len(), 1, "nobody knows whether it is {what}");
+            cluster.world().broken = None;
+            if is_restarted {
+                controller = Controller::start(&cluster, "c2");
+            }
+            cluster.advance(20);
+            round(&mut cluster, &mut controller, Vec::new()).await;
+            assert_eq!(entries(&cluster), Vec::<Value>::new(), "{what}, restarted: {is_restarted}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn all_freezes_of_a_pod_that_is_gone_are_taken_back_and_those_of_another_stay() {
+    let mut cluster = cluster(&kernel("40Gi"));
+    cluster.deployment("serve", 1);
+    let mut controller = Controller::start(&cluster, "c1");
+    round(&mut cluster, &mut controller, Vec::new()).await;
+    for (pod, container) in [("train-0", "main"), ("train-0", "side"), ("serve-0", "main")] {
+        let uid = cluster.world().get("", "pods", "ml", pod).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+        let request = FreezeRequest {
+            node: NODE.to_owned(),
+            namespace: "ml".to_owned(),
+            pod: pod.to_owned(),
+            pod_uid: uid.into(),
+            container: container.to_owned(),
+            container_id: format!("{pod}-{container}").into(),
+            policy: PolicyKey { namespace: "ml".to_owned(), name: "p".to_owned() },
+            reason: "an OOM is near".to_owned(),
+            group_pods: 1,
+            until: Stamp(cluster.stamp) + Duration::from_mins(5),
+        };
+        assert_eq!(limits::request_freeze(&controller.ctx, &request, &cluster.now()).await, Ok(()));
+    }
+    let frozen = |cluster: &Cluster| {
+        let freezes = entries(cluster).into_iter().filter(|entry| entry["freeze"].is_object());
+        freezes.map(|entry| entry["containerID"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(frozen(&cluster), ["serve-0-main", "train-0-main", "train-0-side"]);
+    cluster.world().remove("", "pods", "ml", "train-0");
+    cluster.advance(20);
+    round(&mut cluster, &mut controller, Vec::new()).await;
+    assert_eq!(frozen(&cluster), ["serve-0-main"]);
+}
+
 #[tokio::test]
 async fn several_pods_a_probe_and_a_dry_run_are_not_frozen() {
     let mut cluster = freezable("Enforce", 2);

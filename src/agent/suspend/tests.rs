@@ -236,3 +236,29 @@ fn a_deleted_object_resumes_everything() {
     freezer.keep(&order, &scene.shared);
     assert!(scene.driver.all(State::Running));
 }
+
+#[test]
+fn a_driver_that_comes_after_the_agent_is_found_and_nothing_recorded_is_forgotten_until_then() {
+    let scene = Scene::new("late");
+    scene.keep(&mut scene.freezer(), true);
+    scene.uses(None, None);
+    let begun = Instant::now();
+    for is_wanted in [true, false] {
+        let mut late = Freezer::new(Leaves::new(&scene.root), Err("no driver".to_owned()));
+        let report = scene.keep(&mut late, is_wanted);
+        let waits = if is_wanted { LimitPhase::Unsupported } else { LimitPhase::Pending };
+        assert_eq!((report.state, report.reason.contains("no driver")), (waits, true), "{}", report.reason);
+        assert!(!report.cgroup.is_empty(), "it stays recorded");
+        assert!(scene.driver.all(State::Checkpointed));
+        assert!(!late.reopen(begun, || Ok(&scene.driver)), "not at every look");
+        assert!(!late.reopen(begun + 2 * REOPEN, || Err("no driver".to_owned())));
+        assert!(!late.reopen(begun + 2 * REOPEN, || Ok(&scene.driver)), "nor right after one in vain");
+        assert!(late.reopen(begun + 4 * REOPEN, || Ok(&scene.driver)));
+        let found = if is_wanted { LimitPhase::Frozen } else { LimitPhase::Cleared };
+        assert_eq!(scene.keep(&mut late, is_wanted).state, found);
+    }
+    assert!(scene.driver.all(State::Running));
+    fs::remove_dir_all(scene.leaf()).unwrap();
+    let mut late: Freezer<&Driver> = Freezer::new(Leaves::new(&scene.root), Err("no driver".to_owned()));
+    assert_eq!(scene.keep(&mut late, false).state, LimitPhase::Cleared, "its container has ended");
+}

@@ -1,5 +1,6 @@
 //! Freezes: asked for by an action, refused where one would do harm, and ended by their expiry or by whoever asked.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use gpumem_engine::identity::{ContainerId, PodUid};
@@ -8,11 +9,13 @@ use gpumem_engine::policy::{Mode, PolicyKey};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 
-use super::{LimitState, Limits, node};
+use super::{BETWEEN_LOOKS, LimitState, Limits, node};
 use crate::api::node::{ALL_DEVICES, FreezeSpec, GpuMemoryNode, LimitEntry};
+use crate::controller::at_once::{AT_ONCE, all};
 use crate::controller::context::Context;
 use crate::controller::now::{Now, parse_rfc3339, rfc3339};
 use crate::controller::observe::Observed;
+use crate::controller::workload::{PodFacts, read_pod};
 
 /// Nothing stays frozen for longer, whoever asks.
 pub const LONGEST: Duration = Duration::from_hours(1);
@@ -154,6 +157,34 @@ pub(super) fn release_orphans(ctx: &Context, observed: &[Observed]) {
     for known in ctx.limits.state().nodes.values_mut() {
         known.freezes.retain(&stands);
     }
+}
+
+/// Takes back the freezes of pods that are gone or over, or whose name another has: after a drain the node's object is not to
+/// show for the rest of the cool-down what waits for nobody. What cannot be read stays as it is.
+pub(super) async fn release_ended(ctx: &Context, now: &Now) {
+    let asked: Vec<LimitEntry> = {
+        let mut state = ctx.limits.state();
+        if state.looked.is_some_and(|at| now.stamp.since(at) < BETWEEN_LOOKS) {
+            return;
+        }
+        state.looked = Some(now.stamp);
+        state.nodes.values().flat_map(|known| known.freezes.iter().cloned()).collect()
+    };
+    let reads: Vec<_> = asked.iter().map(|entry| read_pod(&ctx.read, &entry.namespace, &entry.pod)).collect();
+    let read = asked.iter().zip(all(AT_ONCE, reads).await);
+    // By UID: what was asked for meanwhile is of a pod that was there.
+    let ended: BTreeSet<&str> = read
+        .filter(|(entry, pod)| pod.as_ref().is_ok_and(|pod| !lives(pod.as_ref(), &entry.pod_uid)))
+        .map(|(entry, _)| entry.pod_uid.as_str())
+        .collect();
+    for known in ctx.limits.state().nodes.values_mut() {
+        known.freezes.retain(|entry| !ended.contains(entry.pod_uid.as_str()));
+    }
+}
+
+/// Whether what is there under a pod's name is that pod, and may still run.
+fn lives(found: Option<&PodFacts>, uid: &str) -> bool {
+    found.is_some_and(|facts| facts.pod.uid.as_str() == uid && !matches!(facts.phase.as_str(), "Succeeded" | "Failed"))
 }
 
 /// Takes a freeze back: the agent resumes the container as soon as its memory is free.
