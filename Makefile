@@ -7,7 +7,7 @@ demo:            ; @tests/cluster/stage demo $(SEED)                            
 demo-down:       ; @tests/cluster/stage down                                       # end the demo's cluster and leave nothing behind
 build:           ; cargo build --locked                                           # the binary and the simulated driver
 test:            ; @tests/cluster/test                                            # all that must pass before a change goes in
-test-more:       ; @tests/cluster/test-more                                       # what is slow: KEDA, Kueue, older API servers, ..
+test-more:       ; @tests/cluster/test-more                                       # what is slow: KEDA, prometheus-adapter, Kueue, older API servers, ..
 generate:        ; @tests/cluster/generate                                        # CRDs, the chart's copies, plain manifests, the docs' reference
 generated-clean: ; @tests/cluster/generate --check                                # fail if `make generate` would change a file
 lint:            ; cargo clippy --locked --workspace --all-targets -- -D warnings # clippy, warnings are errors

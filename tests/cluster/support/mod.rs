@@ -1,5 +1,6 @@
 //! A small language for the tests: scenes with leaking and steady workloads, policies, and waiting with a reason.
 
+pub mod embedder;
 pub mod gpus;
 pub mod leader;
 pub mod monitor;

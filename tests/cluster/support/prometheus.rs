@@ -22,7 +22,7 @@ pub struct Monitoring {
     /// Where Prometheus answers.
     pub address: SocketAddr,
     folder: PathBuf,
-    processes: Vec<Child>,
+    processes: Vec<(Command, Child)>,
 }
 
 impl Monitoring {
@@ -62,12 +62,16 @@ impl Monitoring {
         let data = format!("--storage.tsdb.path={}", monitoring.folder.join("prometheus").display());
         let listen = format!("--web.listen-address={}", monitoring.address);
         monitoring.run(&["prometheus"], &[&format!("--config.file={config}"), &data, &listen, "--log.level=warn"])?;
+        monitoring.ready().await?;
+        Ok(monitoring)
+    }
+
+    async fn ready(&self) -> Result<()> {
         until("Prometheus to be ready", START, || async {
-            Ok(get(&monitoring.address.to_string(), "/-/ready").await.ok())
+            Ok(get(&self.address.to_string(), "/-/ready").await.ok().map(|_| ()))
         })
         .await
-        .with_context(|| monitoring.log())?;
-        Ok(monitoring)
+        .with_context(|| self.log())
     }
 
     /// The shipped example with its waits cut short and every address replaced by the receiver's.
@@ -112,10 +116,25 @@ impl Monitoring {
     /// Prometheus takes connections and answers nothing, or goes on.
     pub fn hang(&self, hangs: bool) -> Result<()> {
         // It is the last that was started.
-        let process = self.processes.last().context("Prometheus runs")?.id().to_string();
+        let process = self.processes.last().context("Prometheus runs")?.1.id().to_string();
         let signal = if hangs { "-STOP" } else { "-CONT" };
         ensure!(Command::new("kill").args([signal, &process]).status()?.success(), "kill {signal} {process}");
         Ok(())
+    }
+
+    /// Prometheus dies without a word; nobody takes connections any more.
+    pub fn kill(&mut self) -> Result<()> {
+        let (_, process) = self.processes.last_mut().context("Prometheus runs")?;
+        process.kill()?;
+        process.wait()?;
+        Ok(())
+    }
+
+    /// Prometheus starts again at the same address, with what it had recorded.
+    pub async fn again(&mut self) -> Result<()> {
+        let (command, process) = self.processes.last_mut().context("Prometheus ran")?;
+        *process = command.spawn()?;
+        self.ready().await
     }
 
     async fn api(&self, path: &str) -> Result<Value> {
@@ -137,7 +156,8 @@ impl Monitoring {
         let log = std::fs::File::create(self.folder.join(format!("{name}.log")))?;
         let mut command = Command::new(name);
         command.args(arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        self.processes.push(command.spawn().with_context(|| format!("starting {name}"))?);
+        let process = command.spawn().with_context(|| format!("starting {name}"))?;
+        self.processes.push((command, process));
         Ok(())
     }
 
@@ -150,7 +170,7 @@ impl Monitoring {
 
 impl Drop for Monitoring {
     fn drop(&mut self) {
-        for process in &mut self.processes {
+        for (_, process) in &mut self.processes {
             let _ = process.kill();
             let _ = process.wait();
         }
