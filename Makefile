@@ -10,7 +10,7 @@ test:            ; @tests/cluster/test                                          
 test-more:       ; @tests/cluster/test-more                                       # what is slow: KEDA, prometheus-adapter, Kueue, older API servers, ..
 generate:        ; @tests/cluster/generate                                        # CRDs, the chart's copies, plain manifests, the docs' reference
 generated-clean: ; @tests/cluster/generate --check                                # fail if `make generate` would change a file
-lint:            ; cargo clippy --locked --workspace --all-targets -- -D warnings # clippy, warnings are errors
+lint:            ; cargo clippy --locked --workspace --all-targets -- -D warnings && cargo clippy --locked --test cluster -- -D warnings  # clippy, warnings are errors
 fmt:             ; cargo fmt --all                                                # format
 bench:           ; cargo bench --locked                                           # figures, one line each: figure NAME VALUE UNIT
 chart-test:      ; @tests/cluster/chart.sh                                        # the chart, without a cluster

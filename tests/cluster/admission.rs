@@ -156,7 +156,7 @@ fn follows_the_rules(pod: &Pod, containers: &[Container], wanted: &Wanted) -> Re
 
 /// The API server takes new policies and labels into account after a moment.
 async fn in_force(scene: &Scene<'_>, labels: &Value, name: &str) -> Result<()> {
-    until("admission to be in force", Duration::from_secs(60), || async {
+    until("admission to be in force", Duration::from_mins(1), || async {
         let pod = admitted(scene, &pod(&[container(&[])], labels)).await?;
         let spec = pod.spec.unwrap_or_default();
         Ok(spec.containers.iter().any(|found| env(found).iter().any(|(found, _)| found == name)).then_some(()))
@@ -231,7 +231,7 @@ async fn the_hook_comes_with_its_files_and_pods_start_with_and_without_them() ->
         ensure!(is_mounted(found) == is_hooked, "the folder is where the hook is: {own:?}");
     }
     let maps: Api<ConfigMap> = scene.api();
-    let map = until("the hook's files", Duration::from_secs(60), || async { Ok(maps.get_opt(HOOK_CONFIG_MAP).await?) })
+    let map = until("the hook's files", Duration::from_mins(1), || async { Ok(maps.get_opt(HOOK_CONFIG_MAP).await?) })
         .await?;
     let keys: Vec<_> = map.data.unwrap_or_default().into_keys().collect();
     ensure!(keys.len() == gpumem::controller::hook::FILES.len(), "{keys:?}");
@@ -239,7 +239,9 @@ async fn the_hook_comes_with_its_files_and_pods_start_with_and_without_them() ->
         let mut workload = scene.workload("apps/v1", "Deployment", name, 0, "plateau:at=64MiB");
         let shown = json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"});
         let env = workload.pointer_mut("/spec/template/spec/containers/0/env").and_then(Value::as_array_mut);
-        env.into_iter().for_each(|env| env.push(shown.clone()));
+        if let Some(env) = env {
+            env.push(shown.clone());
+        }
         workload
     };
     scene.apply(&workload("with")).await?;
@@ -249,7 +251,7 @@ async fn the_hook_comes_with_its_files_and_pods_start_with_and_without_them() ->
     ensure!(started.containers.iter().all(is_mounted), "a real kubelet mounted the hook");
     // Opting out takes the files away; a pod whose template still names them starts all the same.
     label(&scene, json!({LABEL_HOOK: null})).await?;
-    until("the files to be gone", Duration::from_secs(60), || async {
+    until("the files to be gone", Duration::from_mins(1), || async {
         Ok(maps.get_opt(HOOK_CONFIG_MAP).await?.is_none().then_some(()))
     })
     .await?;

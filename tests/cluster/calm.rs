@@ -29,7 +29,9 @@ async fn play(world: &World, plan: &Plan) -> Result<()> {
     let told = story::play(&world.client, plan, |_, _| {}).await?;
     let findings = told.findings();
     // Shown where the test fails, and to who asks for it.
-    findings.iter().for_each(|finding| println!("{}: {}", plan.namespace, finding.text));
+    for finding in &findings {
+        println!("{}: {}", plan.namespace, finding.text);
+    }
     println!("what held: {:#?}", told.holds);
     let failed: Vec<_> = findings.into_iter().filter(|finding| !finding.holds).map(|finding| finding.text).collect();
     cast::leave(&world.client, plan).await?;
@@ -95,7 +97,7 @@ async fn a_statefulset_pod_that_was_created_anew_is_not_evicted_for_its_predeces
     pods.delete("leaker-0", &DeleteParams::default().grace_period(0)).await?;
     // The same name comes back with another UID and a shape that does not leak.
     scene.apply(&scene.workload("apps/v1", "StatefulSet", "leaker", 3, "plateau:at=20GiB")).await?;
-    let second = until("a new pod of the same name", Duration::from_secs(60), || async {
+    let second = until("a new pod of the same name", Duration::from_mins(1), || async {
         Ok(pods.get_opt("leaker-0").await?.and_then(|pod| pod.metadata.uid).filter(|uid| *uid != first))
     })
     .await?;
@@ -235,11 +237,14 @@ async fn dry_run_says_what_it_would_do_and_changes_nothing() -> Result<()> {
     scene.close().await
 }
 
+/// What is wrong with a policy's spec.
+type Wrong = Box<dyn Fn(&mut serde_json::Value)>;
+
 #[tokio::test]
 async fn the_server_refuses_a_wrong_policy_and_names_the_field() -> Result<()> {
     let world = World::find().await?;
     let scene = Scene::open(&world, "calm-schema").await?;
-    let mut wrong: Vec<(&str, Box<dyn Fn(&mut serde_json::Value)>)> = Vec::new();
+    let mut wrong: Vec<(&str, Wrong)> = Vec::new();
     wrong.push(("podSelector", Box::new(|spec| spec["target"] = json!({"podSelector": {}}))));
     wrong.push(("exactly one", Box::new(|spec| spec["target"] = json!({}))));
     wrong.push(("declared", Box::new(|spec| spec["memory"] = json!({"budget": "Declared"}))));

@@ -92,7 +92,7 @@ async fn scrape(world: &World, component: &str, port: u16) -> Result<Vec<Sample>
 async fn ready(world: &World, component: &str, count: usize) -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(world.client.clone(), RELEASE_NAMESPACE);
     let selector = ListParams::default().labels(&format!("app.kubernetes.io/component={component}"));
-    until(&format!("{count} ready pods of {component}"), Duration::from_secs(120), || async {
+    until(&format!("{count} ready pods of {component}"), Duration::from_mins(2), || async {
         let found = pods.list(&selector).await?.items;
         let ready = found.iter().filter(|pod| {
             pod.metadata.deletion_timestamp.is_none()
@@ -172,9 +172,9 @@ async fn storm_3_an_api_server_that_is_away_for_a_minute_harms_nobody() -> Resul
     let steady = scene.running("steady").await?;
     let uid = scene.running("leaker").await?;
     world.cluster(&["stop", "apiserver"])?;
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     world.cluster(&["start", "apiserver"])?;
-    scene.evicted("p", &uid, Duration::from_secs(240)).await?;
+    scene.evicted("p", &uid, Duration::from_mins(4)).await?;
     ensure!(scene.running("steady").await? == steady, "the neighbour is the same pod");
     ensure!(scene.restarts("steady").await? == 0, "the neighbour never died");
     scene.close().await
@@ -189,7 +189,7 @@ async fn storm_4_uninstall_leaves_nothing_but_users_policies() -> Result<()> {
     let opted = json!({"metadata": {"labels": {LABEL_DEFAULTS: "Enabled", LABEL_HOOK: "Enabled"}}});
     namespaces.patch(&scene.namespace, &PatchParams::default(), &Patch::Merge(opted)).await?;
     let hooks: Api<ConfigMap> = scene.api();
-    until("the hook's files", Duration::from_secs(60), || async { Ok(hooks.get_opt(HOOK_CONFIG_MAP).await?) }).await?;
+    until("the hook's files", Duration::from_mins(1), || async { Ok(hooks.get_opt(HOOK_CONFIG_MAP).await?) }).await?;
     world.cluster(&["uninstall"])?;
     let left = until("the release's namespace to be empty", Duration::from_secs(90), || async {
         let pods: Api<Pod> = Api::namespaced(world.client.clone(), RELEASE_NAMESPACE);
@@ -245,7 +245,7 @@ async fn storm_4_uninstall_leaves_nothing_but_users_policies() -> Result<()> {
     ensure!(policies.get_opt("kept").await?.is_some(), "the user's policy is kept");
     world.cluster(&["install"])?;
     ready(&world, "controller", 2).await?;
-    until("the kept policy to be Ready again", Duration::from_secs(60), || async {
+    until("the kept policy to be Ready again", Duration::from_mins(1), || async {
         Ok(scene.condition("kept", "Ready").await?.filter(|(status, _)| status == "True"))
     })
     .await?;

@@ -156,7 +156,7 @@ impl<'a> Scene<'a> {
 
     /// UID of the one running pod of `app`, as soon as it runs.
     pub async fn running(&self, app: &str) -> Result<String> {
-        until(&format!("a running pod of {app}"), Duration::from_secs(60), || async {
+        until(&format!("a running pod of {app}"), Duration::from_mins(1), || async {
             let pods = self.pods(app).await?;
             Ok(pods.iter().find_map(|pod| {
                 let runs = pod.metadata.deletion_timestamp.is_none()
