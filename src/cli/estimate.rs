@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long)]
     pub model: Option<String>,
     /// The model's config.json, where the name is not known.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "model"])]
     pub config: Option<PathBuf>,
     /// A manifest (Pod, Deployment, Job, PyTorchJob, … ; several documents too); flags go before it. - for standard input.
     #[arg(short = 'f', long = "filename", value_name = "FILE")]

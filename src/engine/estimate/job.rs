@@ -138,6 +138,7 @@ fn run(options: &Options, assumptions: &mut Vec<String>) -> Result<Run, Error> {
         },
         _ => return unknown("task", &task, "train, generate, serve"),
     };
+    belong(options, &run.task)?;
     precision(options, &mut run, is_training, assumptions)?;
     let assume = |what: &str, assumptions: &mut Vec<String>| assumptions.push(format!("{what} (not given)"));
     run.batch = options.batch.unwrap_or(1);
@@ -198,6 +199,32 @@ fn run(options: &Options, assumptions: &mut Vec<String>) -> Result<Run, Error> {
         assumptions.push("a paged optimizer keeps its states in host memory when the card is full".to_owned());
     }
     Ok(run)
+}
+
+/// What only a server or only training knows is not taken silently by the other.
+fn belong(options: &Options, task: &Task) -> Result<(), Error> {
+    let is_adapter = options.method.as_deref().is_some_and(|method| word(Some(method), "") != "full");
+    let of_a_server = [
+        ("utilization", options.utilization.is_some()),
+        ("batched tokens", options.batched_tokens.is_some()),
+        ("sequences", options.sequences.is_some()),
+        ("new tokens", options.new_tokens.is_some()),
+        ("kv cache", options.kv_cache.is_some()),
+    ];
+    match task {
+        Task::Serve { .. } if is_adapter => {
+            let why = "adapters are trained; a server is estimated without them, so leave method out";
+            Err(Error::Contradiction { field: "method", other: "task", why })
+        }
+        Task::Train => match of_a_server.iter().find(|(_, is_given)| *is_given) {
+            Some((field, _)) => {
+                let why = "it belongs to task serve or generate, and the task is train";
+                Err(Error::Contradiction { field, other: "task", why })
+            }
+            None => Ok(()),
+        },
+        Task::Serve { .. } | Task::Generate { .. } => Ok(()),
+    }
 }
 
 /// Method, precision and format of weights belong together.
@@ -319,6 +346,10 @@ mod tests {
                 "optimizer",
             ),
             (given(|options| options.sequence_parallel = true), "sequence parallel"),
+            (given(|options| (options.task, options.method) = (Some("serve".into()), Some("lora".into()))), "method"),
+            (given(|options| options.utilization = Some(0.5)), "utilization"),
+            (given(|options| options.new_tokens = Some(5)), "new tokens"),
+            (given(|options| options.kv_cache = Some("fp8".into())), "kv cache"),
             (
                 given(|options| (options.precision, options.weights) = (Some("bf16".into()), Some("fp32".into()))),
                 "weights",

@@ -32,7 +32,10 @@ fn passing(shape: &Shape, run: &Run, tokens: f64, sequence: f64) -> f64 {
 /// The estimate of a model that serves or generates.
 pub(super) fn estimate(shape: &Shape, run: &Run) -> Result<Estimate, Error> {
     let is_doubtful = shape.family == Family::Unknown || !shape.doubts.is_empty();
-    let doubt = if is_doubtful {
+    let doubt = if shape.family == Family::Unknown {
+        // An MLP without the gate that is assumed has a third less.
+        0.25
+    } else if is_doubtful {
         0.08
     } else if run.weights.is_quantised() {
         0.03
@@ -40,7 +43,7 @@ pub(super) fn estimate(shape: &Shape, run: &Run) -> Result<Estimate, Error> {
         0.01
     };
     let weights = weight_bytes(shape, run.weights) / model_split(shape, run);
-    let weights_term = Term { name: "weights", bytes: Interval::spread(weights, doubt, doubt * 1.5) };
+    let weights_term = Term { name: "weights", bytes: Interval::spread(weights, doubt, doubt.min(0.08) * 1.5) };
     match run.task {
         Task::Serve { utilization, batched_tokens, sequences } => {
             Ok(server(shape, run, weights_term, (utilization, batched_tokens as f64, sequences as f64)))

@@ -28,6 +28,8 @@ fn spread(shape: &Shape, run: &Run) -> Spread {
     };
     let loss = if run.is_foreign || is_unknown { (0.4, 0.7) } else { (0.02, 0.04) };
     let states = match (is_unknown, run.is_foreign) {
+        // An MLP without the gate that is assumed has a third less.
+        _ if shape.family == Family::Unknown => (0.25, 0.08),
         (true, _) => (0.05, 0.08),
         // Whether gradients are kept in 16 or 32 bits beside a master copy differs between tools.
         _ if run.compute == Compute::Master => (0.08, 0.12),
