@@ -256,6 +256,21 @@ mod tests {
     }
 
     #[test]
+    fn a_field_that_is_left_out_beside_another_has_its_own_default() {
+        let target = json!({"podSelector": {"matchLabels": {"app": "t"}}});
+        let one = |prediction| convert(json!({"target": target, "prediction": prediction})).unwrap().prediction;
+        let whole = Prediction::default();
+        assert_eq!(
+            one(json!({"act": {"probabilityPercent": 90}})),
+            Prediction { act_probability: 0.9, ..whole.clone() }
+        );
+        assert_eq!(
+            one(json!({"act": {"forSeconds": 7}, "clear": {"probabilityPercent": 40}})),
+            Prediction { act_for: Duration::from_secs(7), clear_probability: 0.4, ..whole }
+        );
+    }
+
+    #[test]
     fn the_shortest_policy_observes_with_the_documented_defaults() {
         let policy = convert(json!({"target": {"podSelector": {"matchLabels": {"app": "t"}}}})).unwrap();
         assert_eq!(policy.mode, Mode::Observe);

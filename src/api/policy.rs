@@ -264,13 +264,13 @@ pub struct PredictionSpec {
     pub declared_peak: Option<String>,
 
     /// The risk counts when the probability of an OOM within the horizon reaches this and stays there.
-    #[serde(default = "default_act")]
-    pub act: Threshold,
+    #[serde(default)]
+    pub act: ActThreshold,
 
     /// The risk is over when the probability falls to this and stays there. For `forSeconds` after the controller has
     /// started, or taken over from another, no action is taken either.
-    #[serde(default = "default_clear")]
-    pub clear: Threshold,
+    #[serde(default)]
+    pub clear: ClearThreshold,
 
     /// No forecast from fewer samples.
     #[serde(default = "default_min_samples")]
@@ -294,8 +294,8 @@ impl Default for PredictionSpec {
         Self {
             horizon_seconds: default_horizon(),
             declared_peak: None,
-            act: default_act(),
-            clear: default_clear(),
+            act: ActThreshold::default(),
+            clear: ClearThreshold::default(),
             min_samples: default_min_samples(),
             max_sample_age_seconds: default_max_sample_age(),
             warm_up_seconds: default_warm_up(),
@@ -303,16 +303,40 @@ impl Default for PredictionSpec {
     }
 }
 
-/// A probability that has to hold for a while.
+/// When the risk counts: a probability that has to hold for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Threshold {
+#[serde(rename_all = "camelCase", default)]
+pub struct ActThreshold {
     /// Probability of an OOM within the horizon, in percent.
     #[schemars(range(min = 1, max = 100))]
     pub probability_percent: i32,
     /// How long it has to hold, in seconds.
     #[schemars(range(min = 0, max = 3600))]
     pub for_seconds: i32,
+}
+
+impl Default for ActThreshold {
+    fn default() -> Self {
+        Self { probability_percent: 80, for_seconds: 120 }
+    }
+}
+
+/// When the risk is over: a probability that has to hold for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClearThreshold {
+    /// Probability of an OOM within the horizon, in percent.
+    #[schemars(range(min = 1, max = 100))]
+    pub probability_percent: i32,
+    /// How long it has to hold, in seconds.
+    #[schemars(range(min = 0, max = 3600))]
+    pub for_seconds: i32,
+}
+
+impl Default for ClearThreshold {
+    fn default() -> Self {
+        Self { probability_percent: 50, for_seconds: 300 }
+    }
 }
 
 fn default_actions() -> Vec<ActionSpec> {
@@ -323,12 +347,6 @@ fn default_headroom() -> String {
 }
 const fn default_horizon() -> i32 {
     900
-}
-const fn default_act() -> Threshold {
-    Threshold { probability_percent: 80, for_seconds: 120 }
-}
-const fn default_clear() -> Threshold {
-    Threshold { probability_percent: 50, for_seconds: 300 }
 }
 const fn default_min_samples() -> i32 {
     10
