@@ -180,7 +180,7 @@ impl fmt::Display for Hold {
                 least.as_secs()
             ),
             Self::TooLittleSeen => f.write_str(
-                "one time in ten the OOM would come later than in a third of the time that its container has run: too little was seen of it to stop it for that; this ends when the OOM is nearer or the forecast surer",
+                "the forecast looks too far ahead for the little that was seen of this container: a pod is stopped only when it has run three times as long as its OOM may still take (the upper end of the interval); nothing is to be done, this ends as the OOM comes nearer or the forecast gets surer",
             ),
             Self::GivesBack { bytes } => write!(
                 f,
