@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::CommandFactory as _;
 use gpumem::api::convert;
-use gpumem::api::policy::GpuMemoryPolicy;
+use gpumem::api::policy::{ActionType, GpuMemoryPolicy};
 use gpumem_engine::policy::{Mode, PolicyKey};
 use kube::ResourceExt as _;
 use serde::Deserialize as _;
@@ -256,9 +256,14 @@ fn every_example_is_a_policy_that_the_server_and_the_controller_take() {
                 panic!("{name}: {}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
             }
             let key = PolicyKey { namespace: object.namespace().unwrap(), name: object.name_any() };
-            if let Err(error) = convert::policy(key, &object.spec, Mode::Enforce) {
-                panic!("{name}: {}: {}", error.field, error.problem);
-            }
+            let policy = convert::policy(key, &object.spec, Mode::Enforce)
+                .unwrap_or_else(|error| panic!("{name}: {}: {}", error.field, error.problem));
+            // A move to the host is for single pods, so a policy that keeps one available never moves any.
+            let restraint = policy.disruption;
+            let can_move =
+                restraint.min_available == 0 && (!restraint.require_budget || yaml.contains("PodDisruptionBudget"));
+            let moves = object.spec.actions.iter().any(|action| action.action == ActionType::SuspendToHost);
+            assert!(!moves || can_move, "{name}: nothing would ever be moved");
         }
     }
     assert!(policies >= 10, "{policies}");
