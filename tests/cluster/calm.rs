@@ -11,16 +11,13 @@ use serde_json::json;
 
 use crate::story::plan::Plan;
 use crate::story::{self, cast};
-use crate::support::scene::{LEAK, Scene};
+use crate::support::scene::{EVICTION, LEAK, Scene};
 use crate::support::world::World;
 use crate::support::{gpus, throughout, until};
 
 mod gentle;
 mod kinds;
 mod milder;
-
-/// From the start of a [`LEAK`] to its eviction: start, warm-up, detection, dwell, and what a busy machine adds.
-const EVICTION: Duration = Duration::from_secs(160);
 
 async fn play(world: &World, plan: &Plan) -> Result<()> {
     for role in &plan.order {

@@ -10,14 +10,12 @@ use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
 
-use crate::support::scene::{LEAK, Scene};
+use crate::support::scene::{EVICTION, LEAK, Scene};
 use crate::support::world::World;
 use crate::support::{throughout, until};
 
 const GROUP: &str = "kueue.x-k8s.io";
 const VERSION: &str = "v1beta2";
-/// From the start of a leak to what is done about it.
-const ACTED: Duration = Duration::from_secs(90);
 const COOLDOWN: Duration = Duration::from_mins(1);
 
 fn kind(name: &str) -> ApiResource {
@@ -89,7 +87,7 @@ async fn standing(scene: &Scene<'_>, job: &str) -> Result<(bool, usize)> {
 }
 
 async fn reason(scene: &Scene<'_>, policy: &str, reason: &str, names: &str) -> Result<()> {
-    let seen = until(&format!("{reason} that names {names}"), ACTED, || async {
+    let seen = until(&format!("{reason} that names {names}"), EVICTION, || async {
         let status = scene.policy(policy).await?.status.unwrap_or_default();
         let mut allowed = status.conditions.iter().filter(|one| one.type_ == "ActionAllowed" && one.reason == reason);
         Ok(allowed.any(|one| one.message.contains(names)).then_some(()))
@@ -141,7 +139,7 @@ async fn a_job_that_kueue_admits_is_suspended_by_kueues_lever_and_admitted_again
 async fn follow(scene: &Scene<'_>, first: &str) -> Result<()> {
     until(
         "the Workload to be inactive, Kueue to take its quota back, the Job held and its pod gone",
-        ACTED,
+        EVICTION,
         || async {
             let now = workload(scene, "train").await?;
             let back = now.data["spec"]["active"] == false && says(&now, "Evicted") && !says(&now, "QuotaReserved");

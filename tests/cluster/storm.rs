@@ -13,13 +13,11 @@ use gpumem::api::profile::GpuMemoryProfile;
 
 use crate::story::frame::RELEASE_NAMESPACE;
 use crate::story::scrape::{Sample, metrics};
-use crate::support::scene::{LEAK, Scene};
+use crate::support::scene::{EVICTION, LEAK, Scene};
 use crate::support::world::World;
 use crate::support::{throughout, until};
 
 mod leader;
-
-const EVICTION: Duration = Duration::from_secs(160);
 
 #[tokio::test]
 async fn storm_1_a_controller_killed_right_after_its_post_does_not_evict_twice() -> Result<()> {

@@ -9,8 +9,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{Api, DeleteParams, EvictParams, Patch, PatchParams};
 use serde_json::json;
 
-use super::EVICTION;
-use crate::support::scene::{LEAK, Scene};
+use crate::support::scene::{EVICTION, LEAK, Scene};
 use crate::support::world::World;
 use crate::support::{throughout, until};
 

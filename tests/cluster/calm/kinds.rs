@@ -17,8 +17,7 @@ use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
 
-use super::EVICTION;
-use crate::support::scene::{LEAK, Scene};
+use crate::support::scene::{EVICTION, LEAK, Scene};
 use crate::support::world::World;
 use crate::support::{throughout, until};
 

@@ -18,6 +18,9 @@ use crate::story::cast::driver_folder;
 /// of its life it may be stopped, and many may be at the same time, one call each five seconds.
 pub const LEAK: &str = "leak:from=58GiB,rate=160MiB/s,start=10s";
 
+/// From the start of a [`LEAK`] to its eviction: start, warm-up, detection, dwell, and what a busy machine adds.
+pub const EVICTION: Duration = Duration::from_secs(160);
+
 /// A namespace of its own.
 pub struct Scene<'a> {
     /// The cluster.
