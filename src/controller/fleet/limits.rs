@@ -94,7 +94,12 @@ pub(super) fn held_to(reports: &[LimitReport], container: &ContainerId, device: 
     let own = reports.iter().find(|report| {
         report.container_id == *container && device_of(&report.device).is_some_and(|named| named == *device)
     })?;
-    own.applied.filter(|_| matches!(own.state, LimitPhase::Applied | LimitPhase::Pending | LimitPhase::Drift))
+    holding(own)
+}
+
+/// What a report says to hold its container.
+pub(super) fn holding(report: &LimitReport) -> Option<Bytes> {
+    report.applied.filter(|_| matches!(report.state, LimitPhase::Applied | LimitPhase::Pending | LimitPhase::Drift))
 }
 
 impl Seen<'_> {

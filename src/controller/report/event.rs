@@ -150,16 +150,25 @@ pub async fn out_of_memory(ctx: &Context, whom: &Whom<'_>, lesson: &Lesson, lear
     };
     // Advice first: the message is in the log anyway.
     let advice = lesson.advice.first().map(|line| format!(" {}", sentence(line))).unwrap_or_default();
+    let policy = whom.policy.and_then(|policy| policy.metadata.name.as_deref()).unwrap_or("unknown");
+    let limit = bytes(record.limit_bytes);
+    let by_limit = limit.map(|limit| {
+        format!(" It was held to {limit} by the growth limit of policy {policy}: that was full, not the device.")
+    });
+    let by_limit = by_limit.unwrap_or_default();
     let note = format!(
-        "Container {} of pod {} died of GPU out-of-memory ({}){held}.{advice} It said: {}",
+        "Container {} of pod {} died of GPU out-of-memory ({}){held}.{by_limit}{advice} It said: {}",
         record.container, record.pod, record.framework, record.evidence
     );
     whom.tell_once(ctx, &key, "GpuMemoryOutOfMemory", &note).await;
     if let Some(Loop { container, count, peak, since: _ }) = &learned.restart_loop {
         let note = format!(
             "Container {container} of {} {} ran out of GPU memory {count} times in a row at about {peak}: the next attempt \
-             ends the same way, and an eviction helps nobody.{advice} Or give it a larger device.",
-            whom.workload.kind, whom.workload.name
+             ends the same way, and an eviction helps nobody.{by_limit}{advice}{}",
+            whom.workload.kind,
+            whom.workload.name,
+            // It has not filled the one that it has.
+            if limit.is_some() { "" } else { " Or give it a larger device." }
         );
         whom.tell_once(ctx, &key, "GpuMemoryRestartLoop", &note).await;
     }
