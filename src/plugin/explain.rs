@@ -142,7 +142,11 @@ impl Page<'_> {
         let container =
             if view.container.is_empty() { String::new() } else { format!(", container {}", view.container) };
         out.plain(&format!("Pod {}/{}{container}", view.namespace, view.pod))?;
-        out.plain(&format!("{level}: {}", headline(view)))?;
+        match to_limit(view) {
+            // Its own limit comes first: what the device has left saves it from nothing.
+            Some(meets) => out.plain(&format!("{meets}. The device: {level}, {}", headline(view)))?,
+            None => out.plain(&format!("{level}: {}", headline(view)))?,
+        }
         out.gap()?;
         out.line("why", &view.reason)?;
         if let Some(unknown) = &view.unknown {
@@ -165,7 +169,15 @@ impl Page<'_> {
                 ),
                 None => "it does not grow towards it".to_owned(),
             };
-            out.line("limit", &format!("held to {}; {meets}. The forecast is of the device", bytes(Some(limit))))?;
+            let more = if view.seconds_to_limit.is_some() {
+                "; if it needs more, raise growthLimit.ceiling of its policy, else mend its growth"
+            } else {
+                ""
+            };
+            out.line(
+                "limit",
+                &format!("held to {}; {meets}. The forecast is of the device{more}", bytes(Some(limit))),
+            )?;
         }
         if !view.probability_by_horizon.is_empty() {
             let horizons = view.probability_by_horizon.iter();
@@ -283,6 +295,24 @@ fn headline(view: &ContainerView) -> String {
     }
     match (view.seconds_to_oom, view.level) {
         (Some(quantiles), Level::Elevated | Level::High | Level::Critical) => {
+/// That it meets the limit that holds it before its device is full.
+fn to_limit(view: &ContainerView) -> Option<String> {
+    let (limit, seconds) = view.limit_bytes.zip(view.seconds_to_limit)?;
+    if view.seconds_to_oom.is_some_and(|oom| view.level > Level::Low && oom.q50 < seconds) {
+        return None;
+    }
+    let limit = bytes(Some(limit));
+    let policy = view.policy.as_ref().map(|name| format!(" (policy {name})")).unwrap_or_default();
+    Some(if seconds > 0.0 {
+        format!(
+            "Meets its growth limit of {limit} in about {}: its own allocation will fail there{policy}",
+            time(seconds)
+        )
+    } else {
+        format!("Has met its growth limit of {limit}: its next allocation fails{policy}")
+    })
+}
+
             let between = match (quantiles.q10, quantiles.q90) {
                 (Some(early), Some(late)) => format!(" (80 % between {} and {})", time(early), time(late)),
                 _ => String::new(),

@@ -12,7 +12,7 @@ use gpumem::plugin::cluster::Error;
 use gpumem::plugin::table::Style;
 use gpumem::plugin::{Cli, run};
 
-use gpumem::api::view::{AbilityView, Advice, DeclaredView, Range};
+use gpumem::api::view::{AbilityView, Advice, DeclaredView, Level, Range};
 
 use crate::plugin_api::{THEIRS, World, containers, ledger_path, list, loops, nodes};
 
@@ -140,17 +140,22 @@ async fn explain_says_why_what_would_be_done_and_what_stops_it() {
 #[tokio::test]
 async fn explain_tells_when_a_container_meets_its_limit_apart_from_when_the_device_is_full() {
     let mut world = World::healthy();
-    for (seconds, told) in [
-        (Some(150.0), "at this growth it meets it in"),
-        (Some(0.0), "it has met it: its next allocation fails"),
-        (None, "it does not grow towards it"),
+    let first = "Meets its growth limit of 64 GiB in about 2m: its own allocation will fail there (policy trainer). The device: ";
+    for (level, seconds, told, headline) in [
+        (Level::High, Some(120.0), "at this growth it meets it in", first),
+        (Level::Low, Some(120.0), "raise growthLimit.ceiling", first),
+        (Level::Low, Some(0.0), "it has met it: its next allocation fails", "Has met its growth limit of 64 GiB"),
+        (Level::Low, None, "it does not grow towards it", "LOW: no out-of-memory expected"),
+        (Level::High, Some(50_000.0), "at this growth it meets it in", "HIGH: out of memory in about"),
     ] {
         let mut seen = containers();
         let leak = seen.containers.iter_mut().find(|view| view.pod.starts_with("train")).unwrap();
+        leak.level = level;
         (leak.limit_bytes, leak.seconds_to_limit) = (Some(64 << 30), seconds);
         world.live(&seen, &nodes());
         let page = show(&world, "explain pod/train-6f9-x2k").await;
-        assert!(page.contains("held to 64 GiB") && page.contains(told), "{page}");
+        let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(page.contains("held to 64 GiB") && page.contains(told) && page.contains(headline), "{page}");
         assert!(page.contains("P(OOM)"), "the device's forecast stays: {page}");
     }
 }
