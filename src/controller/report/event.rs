@@ -186,6 +186,36 @@ pub async fn host_out_of_memory(ctx: &Context, whom: &Whom<'_>, end: &EndReport)
     whom.tell_once(ctx, &key, "HostMemoryOutOfMemory", &note).await;
 }
 
+/// What there is to tell of a growth limit.
+pub struct OfLimit<'a> {
+    /// Names what happened: the same is told once.
+    pub key: &'a str,
+    /// Whose container.
+    pub pod: &'a PodRef,
+    /// The policy that asks for it; `None` once it is gone.
+    pub policy: Option<&'a GpuMemoryPolicy>,
+    /// Whether something is to be done about it.
+    pub type_: EventType,
+    /// What happened, in one word.
+    pub reason: &'a str,
+    /// What happened, in a sentence or two.
+    pub note: String,
+}
+
+/// Tells of a growth limit, on the pod and on the policy. False where it has to be told again.
+pub async fn limit(ctx: &Context, of: &OfLimit<'_>) -> bool {
+    let pod = of_pod(of.pod);
+    let say = |secondary| Event {
+        type_: of.type_,
+        reason: of.reason.to_owned(),
+        note: Some(shorten(&of.note, MAX_NOTE)),
+        action: "LimitGrowth".to_owned(),
+        secondary: Some(secondary),
+    };
+    // Not on the workload: a limit is of one container, and a workload may have hundreds.
+    once_everywhere(ctx, of.key, &pod, &pod, of.policy, say).await
+}
+
 /// What cannot fit.
 #[derive(Clone, Copy, Debug)]
 pub enum Misfit<'a> {
