@@ -45,6 +45,9 @@ fn pod(text: &str) -> Result<String, String> {
 
 /// One page.
 pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -> Result<Shown, Error> {
+    if output == Output::Csv {
+        return Err(Error::Form { what: "explain", takes: "table, wide, json or yaml" });
+    }
     let name = args.pod.trim_start_matches("pods/").trim_start_matches("pod/").trim_start_matches("po/");
     let namespace = cluster.namespace.clone().unwrap_or_default();
     let (mut seen, _) = seen::containers(cluster, &format!("?namespace={namespace}&pod={name}&series=1")).await?;
@@ -67,7 +70,7 @@ pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -
         seen.containers = remedy::dead(name, &namespace, args.container.as_deref(), &profiles);
     }
     if seen.containers.is_empty() {
-        return Err(Error::NotFound { what: missing(name, &namespace, args, &seen) });
+        return Err(missing(name, &namespace, args, &seen, not_seen));
     }
     let pages: Vec<Page<'_>> = seen.containers.iter().map(|view| page(view, &policies, &profiles)).collect();
     if !matches!(output, Output::Table | Output::Wide) {
@@ -87,10 +90,11 @@ fn without<K>(not_seen: &mut Vec<String>, error: &Error) -> Vec<K> {
     Vec::new()
 }
 
-fn missing(name: &str, namespace: &str, args: &Args, seen: &Seen) -> String {
+/// Without live data nobody knows whether the pod is there: policies list those most at risk only.
+fn missing(name: &str, namespace: &str, args: &Args, seen: &Seen, not_seen: Vec<String>) -> Error {
     let container = args.container.as_ref().map(|name| format!("container {name} of ")).unwrap_or_default();
-    let what = if seen.is_live { "GPU memory" } else { "status" };
-    format!("{what} of {container}pod {namespace}/{name}")
+    let what = format!("GPU memory of {container}pod {namespace}/{name}");
+    if seen.is_live { Error::NotFound { what } } else { Error::Unseen { what, why: not_seen } }
 }
 
 /// What is known of one container.
@@ -226,7 +230,9 @@ impl Page<'_> {
         let mut stops = Vec::new();
         for condition in conditions {
             // AtRisk is the good news when False; the others are when True.
-            let is_fine = (condition.type_ == "AtRisk") != (condition.status == "True");
+            // That nothing was done yet stops nothing.
+            let is_fine =
+                (condition.type_ == "AtRisk") != (condition.status == "True") || condition.reason == "NoActions";
             if condition.type_ == "AtRisk" {
                 out.line("at risk", &format!("{}: {}", condition.status, condition.message))?;
             } else if !is_fine {
@@ -289,12 +295,6 @@ impl Page<'_> {
     }
 }
 
-fn headline(view: &ContainerView) -> String {
-    if view.unknown.as_deref() == Some(NOT_STARTED) && view.level >= Level::High {
-        return "will run out of memory once it starts".to_owned();
-    }
-    match (view.seconds_to_oom, view.level) {
-        (Some(quantiles), Level::Elevated | Level::High | Level::Critical) => {
 /// That it meets the limit that holds it before its device is full.
 fn to_limit(view: &ContainerView) -> Option<String> {
     let (limit, seconds) = view.limit_bytes.zip(view.seconds_to_limit)?;
@@ -313,6 +313,12 @@ fn to_limit(view: &ContainerView) -> Option<String> {
     })
 }
 
+fn headline(view: &ContainerView) -> String {
+    if view.unknown.as_deref() == Some(NOT_STARTED) && view.level >= Level::High {
+        return "will run out of memory once it starts".to_owned();
+    }
+    match (view.seconds_to_oom, view.level) {
+        (Some(quantiles), Level::Elevated | Level::High | Level::Critical) => {
             let between = match (quantiles.q10, quantiles.q90) {
                 (Some(early), Some(late)) => format!(" (80 % between {} and {})", time(early), time(late)),
                 _ => String::new(),

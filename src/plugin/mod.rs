@@ -342,7 +342,7 @@ async fn version(cluster: &Cluster) -> Result<Shown, Error> {
 
 fn failed(error: &Error) -> ExitCode {
     complain(&format!("{error}\n   fix: {}", error.fix()));
-    ExitCode::from(FAILED)
+    ExitCode::from(if matches!(error, Error::Form { .. }) { BAD_INPUT } else { FAILED })
 }
 
 /// Of commands that need no cluster: what can go wrong is what was given to them.

@@ -14,7 +14,7 @@ use gpumem::plugin::{Cli, run};
 
 use gpumem::api::view::{AbilityView, Advice, DeclaredView, Level, Range};
 
-use crate::plugin_api::{THEIRS, World, containers, ledger_path, list, loops, nodes};
+use crate::plugin_api::{THEIRS, World, containers, ledger_path, list, loops, nodes, untouched};
 
 /// Compares with `tests/data/golden/<name>`.
 pub fn golden(name: &str, text: &str) {
@@ -189,6 +189,32 @@ async fn explain_shows_what_is_declared_and_the_peak_that_each_change_leads_to()
 async fn a_pod_that_is_not_seen_is_an_error_with_a_fix() {
     let error = ask(&World::healthy(), "explain pod/none").await.unwrap_err();
     assert_eq!(error.line(), "GPU memory of pod team-a/none: not found; check its name and the namespace (-n)");
+}
+
+#[tokio::test]
+async fn a_pod_that_no_status_names_is_said_to_be_unseen_where_live_data_cannot_be_read() {
+    let (mut refused, mut without) = (World::healthy(), World::healthy());
+    refused.refuse(403, "/proxy/");
+    without.set_pods("controller", &[]);
+    for (world, why) in [(refused, "ask for the right to"), (without, "no controller of gpu-memory-operator")] {
+        let error = ask(&world, "explain pod/elsewhere").await.unwrap_err();
+        assert!(error.to_string().contains("GPU memory of pod team-a/elsewhere: cannot be seen"), "{error}");
+        assert!(error.to_string().contains(why) && !error.line().contains("not found"), "{}", error.line());
+    }
+}
+
+#[tokio::test]
+async fn explain_refuses_the_form_it_does_not_have_and_names_those_it_has() {
+    let error = ask(&World::healthy(), "explain pod/train-6f9-x2k -o csv").await.unwrap_err();
+    assert_eq!(error.to_string(), "explain has no form csv: it takes -o table, wide, json or yaml");
+}
+
+#[tokio::test]
+async fn explain_of_a_healthy_pod_is_stopped_by_nothing() {
+    let mut world = World::healthy();
+    world.set("/apis/gpumem.dev/v1alpha1/namespaces/team-a/gpumemorypolicies", &list(&[untouched()]));
+    let page = show(&world, "explain pod/train-6f9-x2k").await;
+    assert!(page.contains("stopped by  nothing") && !page.contains("NoActions"), "{page}");
 }
 
 #[tokio::test]
