@@ -214,6 +214,15 @@ pub async fn hold(ctx: &Context, memory: &mut Memory, observed: &[Observed], bra
     let alive: BTreeSet<(String, String)> =
         wanted.iter().map(|wanted| (wanted.entry.container_id.clone(), wanted.entry.device.clone())).collect();
     state.targets.retain(|key, _| alive.contains(key));
+    // A node that is not heard of yet has nothing that is wanted, and its object still says what holds there.
+    let State { nodes, told, .. } = &mut *state;
+    let written: BTreeSet<(&str, &str)> = nodes
+        .values()
+        .flat_map(|known| &known.object)
+        .flat_map(|object| &object.spec.limits)
+        .map(LimitEntry::key)
+        .collect();
+    told.retain(|key, _| alive.contains(key) || written.contains(&(&*key.0, &*key.1)));
     state.namespaces.retain(|_, (at, _)| now.stamp.since(*at) < LIFE);
 }
 
