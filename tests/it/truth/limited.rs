@@ -74,3 +74,12 @@ async fn an_oom_far_below_a_limit_or_without_one_is_the_devices() {
         assert_eq!(status(&cluster).ooms[0].limit_bytes, None);
     }
 }
+
+#[tokio::test]
+async fn a_vague_message_counts_where_the_limit_was_full_though_the_device_was_not() {
+    const VAGUE: &str = "llama_init_from_model: failed to allocate buffer for kv cache";
+    let cluster = attempts(Some(20), 19, VAGUE).await;
+    assert_eq!((status(&cluster).oom_count, status(&cluster).ooms[0].limit_bytes), (3, Some(20 << 30)));
+    let cluster = attempts(None, 19, VAGUE).await;
+    assert_eq!(note(&cluster, "GpuMemoryOutOfMemory"), "");
+}
