@@ -43,11 +43,17 @@ fn pod(text: &str) -> Result<String, String> {
     }
 }
 
+/// Refuses the form that a page does not have, before a cluster is asked.
+pub fn takes(output: Output) -> Result<(), Error> {
+    match output {
+        Output::Csv => Err(Error::Form { what: "explain", takes: "table, wide, json or yaml" }),
+        Output::Table | Output::Wide | Output::Json | Output::Yaml => Ok(()),
+    }
+}
+
 /// One page.
 pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -> Result<Shown, Error> {
-    if output == Output::Csv {
-        return Err(Error::Form { what: "explain", takes: "table, wide, json or yaml" });
-    }
+    takes(output)?;
     let name = args.pod.trim_start_matches("pods/").trim_start_matches("pod/").trim_start_matches("po/");
     let namespace = cluster.namespace.clone().unwrap_or_default();
     let (mut seen, _) = seen::containers(cluster, &format!("?namespace={namespace}&pod={name}&series=1")).await?;

@@ -254,6 +254,11 @@ impl Cli {
 
     async fn with_cluster(&self, style: Style) -> ExitCode {
         let watch = matches!(&self.command, Command::Top { args, .. } if args.watch);
+        if let Command::Explain { printing, .. } = &self.command
+            && let Err(error) = explain::takes(printing.output)
+        {
+            return failed(&error);
+        }
         let cluster = match connect::cluster(self).await {
             Ok(cluster) => cluster,
             Err(error) => {

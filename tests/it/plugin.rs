@@ -207,6 +207,13 @@ async fn a_pod_that_no_status_names_is_said_to_be_unseen_where_live_data_cannot_
 async fn explain_refuses_the_form_it_does_not_have_and_names_those_it_has() {
     let error = ask(&World::healthy(), "explain pod/train-6f9-x2k -o csv").await.unwrap_err();
     assert_eq!(error.to_string(), "explain has no form csv: it takes -o table, wide, json or yaml");
+    // Bad input as any other, whether a cluster is there or not.
+    let plugin = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-gpumem"))
+        .args(["explain", "pod/x", "-o", "csv", "--kubeconfig", "/none"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(plugin.stderr).unwrap();
+    assert!(plugin.status.code() == Some(2) && said.contains("it takes -o table, wide, json or yaml"), "{said}");
 }
 
 #[tokio::test]
