@@ -151,6 +151,9 @@ pub struct OomRecord {
     /// What it asked for in vain, in bytes; absent where its message does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_bytes: Option<i64>,
+    /// The policy's growth limit that it ran into, in bytes; absent where the device was what it ran out of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<i64>,
     /// Who printed the message, e.g. PyTorch.
     pub framework: String,
     /// Which known message it is.

@@ -21,6 +21,7 @@ use crate::api::usage::{Abilities, Cursor, DeviceReport, NvmlState, PodReport, S
 mod check;
 
 pub mod declared;
+mod held;
 mod limits;
 
 mod ended;

@@ -25,6 +25,7 @@ use super::workload::check_namespace;
 use crate::api::node::{GpuMemoryNode, LimitEntry, LimitPhase};
 
 mod bounds;
+mod event;
 mod freeze;
 mod node;
 mod release;
@@ -65,6 +66,8 @@ struct State {
     /// Targets and since when they are in force.
     targets: HashMap<(String, String), (Bytes, Stamp)>,
     namespaces: HashMap<String, (Stamp, Result<(), Hold>)>,
+    /// What people were told of limits, by container and device.
+    told: HashMap<(String, String), event::Told>,
     /// What a container's spec says of its GPU memory.
     pairs: HashMap<(PodUid, String), Vec<(String, String)>>,
 }
@@ -107,6 +110,18 @@ pub struct LimitState {
     pub phase: LimitPhase,
     /// Why.
     pub reason: String,
+}
+
+impl State {
+    /// Limits that the nodes' objects have and nobody wants any more, each with its node.
+    fn let_go(&self, wanted: &[Wanted]) -> Vec<(String, LimitEntry)> {
+        let wanted: BTreeSet<(&str, &str)> = wanted.iter().map(|wanted| wanted.entry.key()).collect();
+        let entries = self.nodes.iter().flat_map(|(node, known)| {
+            known.object.iter().flat_map(|object| &object.spec.limits).map(move |entry| (node, entry))
+        });
+        let gone = entries.filter(|(_, entry)| entry.freeze.is_none() && !wanted.contains(&entry.key()));
+        gone.map(|(node, entry)| (node.clone(), entry.clone())).collect()
+    }
 }
 
 impl Limits {
@@ -187,6 +202,7 @@ pub async fn hold(ctx: &Context, memory: &mut Memory, observed: &[Observed], bra
         }
     }
     ctx.limits.state().lines = lines;
+    event::tell(ctx, observed, &wanted, now).await;
     let mut nodes: BTreeSet<String> = ctx.limits.state().nodes.keys().cloned().collect();
     nodes.extend(wanted.iter().map(|wanted| wanted.node.clone()));
     for name in nodes {
@@ -198,6 +214,15 @@ pub async fn hold(ctx: &Context, memory: &mut Memory, observed: &[Observed], bra
     let alive: BTreeSet<(String, String)> =
         wanted.iter().map(|wanted| (wanted.entry.container_id.clone(), wanted.entry.device.clone())).collect();
     state.targets.retain(|key, _| alive.contains(key));
+    // A node that is not heard of yet has nothing that is wanted, and its object still says what holds there.
+    let State { nodes, told, .. } = &mut *state;
+    let written: BTreeSet<(&str, &str)> = nodes
+        .values()
+        .flat_map(|known| &known.object)
+        .flat_map(|object| &object.spec.limits)
+        .map(LimitEntry::key)
+        .collect();
+    told.retain(|key, _| alive.contains(key) || written.contains(&(&*key.0, &*key.1)));
     state.namespaces.retain(|_, (at, _)| now.stamp.since(*at) < LIFE);
 }
 

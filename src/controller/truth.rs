@@ -338,7 +338,7 @@ async fn settle(
             let declared = ctx.fleet().declared(&ended.pod.uid);
             let lesson = Lesson {
                 record: death::record(ended, report),
-                advice: death::advice(report, ended, declared.as_deref()),
+                advice: death::advice(report, ended, declared.as_deref(), &policy),
                 is_scored: governed.is_some(),
             };
             let change = |status: &mut _| profile::learn(status, &lesson, now.stamp);

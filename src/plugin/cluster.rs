@@ -55,6 +55,22 @@ pub enum Error {
         /// Where.
         place: String,
     },
+    /// It may be there, and what would show it cannot be read.
+    #[error("{what}: cannot be seen, and no status names it\n   {}", why.join("\n   "))]
+    Unseen {
+        /// What was looked for.
+        what: String,
+        /// What could not be read, each with what to do about it.
+        why: Vec<String>,
+    },
+    /// The command has no such form: bad input, as where it is misspelt.
+    #[error("{what} has no form csv: it takes -o {takes}")]
+    Form {
+        /// Which command.
+        what: &'static str,
+        /// What it takes.
+        takes: &'static str,
+    },
     /// An answer that is not understood.
     #[error("{what}: the answer is not understood ({problem})")]
     Foreign {
@@ -87,6 +103,10 @@ impl Error {
                 "name its namespace with --operator-namespace, or install the chart; is this the right context?"
                     .to_owned()
             }
+            Self::Unseen { .. } => {
+                "get what is missing, or see what statuses tell with `kubectl gpumem top pods`; it may well be there".to_owned()
+            }
+            Self::Form { .. } => "use -o json, or -o csv with `kubectl gpumem top`".to_owned(),
             Self::Foreign { .. } => "plugin and controller differ in version: see `kubectl gpumem version`".to_owned(),
         }
     }

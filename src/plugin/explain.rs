@@ -43,8 +43,17 @@ fn pod(text: &str) -> Result<String, String> {
     }
 }
 
+/// Refuses the form that a page does not have, before a cluster is asked.
+pub fn takes(output: Output) -> Result<(), Error> {
+    match output {
+        Output::Csv => Err(Error::Form { what: "explain", takes: "table, wide, json or yaml" }),
+        Output::Table | Output::Wide | Output::Json | Output::Yaml => Ok(()),
+    }
+}
+
 /// One page.
 pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -> Result<Shown, Error> {
+    takes(output)?;
     let name = args.pod.trim_start_matches("pods/").trim_start_matches("pod/").trim_start_matches("po/");
     let namespace = cluster.namespace.clone().unwrap_or_default();
     let (mut seen, _) = seen::containers(cluster, &format!("?namespace={namespace}&pod={name}&series=1")).await?;
@@ -67,7 +76,7 @@ pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -
         seen.containers = remedy::dead(name, &namespace, args.container.as_deref(), &profiles);
     }
     if seen.containers.is_empty() {
-        return Err(Error::NotFound { what: missing(name, &namespace, args, &seen) });
+        return Err(missing(name, &namespace, args, &seen, not_seen));
     }
     let pages: Vec<Page<'_>> = seen.containers.iter().map(|view| page(view, &policies, &profiles)).collect();
     if !matches!(output, Output::Table | Output::Wide) {
@@ -87,10 +96,11 @@ fn without<K>(not_seen: &mut Vec<String>, error: &Error) -> Vec<K> {
     Vec::new()
 }
 
-fn missing(name: &str, namespace: &str, args: &Args, seen: &Seen) -> String {
+/// Without live data nobody knows whether the pod is there: policies list those most at risk only.
+fn missing(name: &str, namespace: &str, args: &Args, seen: &Seen, not_seen: Vec<String>) -> Error {
     let container = args.container.as_ref().map(|name| format!("container {name} of ")).unwrap_or_default();
-    let what = if seen.is_live { "GPU memory" } else { "status" };
-    format!("{what} of {container}pod {namespace}/{name}")
+    let what = format!("GPU memory of {container}pod {namespace}/{name}");
+    if seen.is_live { Error::NotFound { what } } else { Error::Unseen { what, why: not_seen } }
 }
 
 /// What is known of one container.
@@ -142,7 +152,11 @@ impl Page<'_> {
         let container =
             if view.container.is_empty() { String::new() } else { format!(", container {}", view.container) };
         out.plain(&format!("Pod {}/{}{container}", view.namespace, view.pod))?;
-        out.plain(&format!("{level}: {}", headline(view)))?;
+        match to_limit(view) {
+            // Its own limit comes first: what the device has left saves it from nothing.
+            Some(meets) => out.plain(&format!("{meets}. The device: {level}, {}", headline(view)))?,
+            None => out.plain(&format!("{level}: {}", headline(view)))?,
+        }
         out.gap()?;
         out.line("why", &view.reason)?;
         if let Some(unknown) = &view.unknown {
@@ -165,7 +179,15 @@ impl Page<'_> {
                 ),
                 None => "it does not grow towards it".to_owned(),
             };
-            out.line("limit", &format!("held to {}; {meets}. The forecast is of the device", bytes(Some(limit))))?;
+            let more = if view.seconds_to_limit.is_some() {
+                "; if it needs more, raise growthLimit.ceiling of its policy, else mend its growth"
+            } else {
+                ""
+            };
+            out.line(
+                "limit",
+                &format!("held to {}; {meets}. The forecast is of the device{more}", bytes(Some(limit))),
+            )?;
         }
         if !view.probability_by_horizon.is_empty() {
             let horizons = view.probability_by_horizon.iter();
@@ -214,7 +236,9 @@ impl Page<'_> {
         let mut stops = Vec::new();
         for condition in conditions {
             // AtRisk is the good news when False; the others are when True.
-            let is_fine = (condition.type_ == "AtRisk") != (condition.status == "True");
+            // That nothing was done yet stops nothing.
+            let is_fine =
+                (condition.type_ == "AtRisk") != (condition.status == "True") || condition.reason == "NoActions";
             if condition.type_ == "AtRisk" {
                 out.line("at risk", &format!("{}: {}", condition.status, condition.message))?;
             } else if !is_fine {
@@ -275,6 +299,24 @@ impl Page<'_> {
         let profile = self.profile.map(|profile| json!({"workload": profile.spec.workload, "status": profile.status}));
         json!({ "container": self.view, "policy": policy, "profile": profile })
     }
+}
+
+/// That it meets the limit that holds it before its device is full.
+fn to_limit(view: &ContainerView) -> Option<String> {
+    let (limit, seconds) = view.limit_bytes.zip(view.seconds_to_limit)?;
+    if view.seconds_to_oom.is_some_and(|oom| view.level > Level::Low && oom.q50 < seconds) {
+        return None;
+    }
+    let limit = bytes(Some(limit));
+    let policy = view.policy.as_ref().map(|name| format!(" (policy {name})")).unwrap_or_default();
+    Some(if seconds > 0.0 {
+        format!(
+            "Meets its growth limit of {limit} in about {}: its own allocation will fail there{policy}",
+            time(seconds)
+        )
+    } else {
+        format!("Has met its growth limit of {limit}: its next allocation fails{policy}")
+    })
 }
 
 fn headline(view: &ContainerView) -> String {

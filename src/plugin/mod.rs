@@ -254,6 +254,11 @@ impl Cli {
 
     async fn with_cluster(&self, style: Style) -> ExitCode {
         let watch = matches!(&self.command, Command::Top { args, .. } if args.watch);
+        if let Command::Explain { printing, .. } = &self.command
+            && let Err(error) = explain::takes(printing.output)
+        {
+            return failed(&error);
+        }
         let cluster = match connect::cluster(self).await {
             Ok(cluster) => cluster,
             Err(error) => {
@@ -342,7 +347,7 @@ async fn version(cluster: &Cluster) -> Result<Shown, Error> {
 
 fn failed(error: &Error) -> ExitCode {
     complain(&format!("{error}\n   fix: {}", error.fix()));
-    ExitCode::from(FAILED)
+    ExitCode::from(if matches!(error, Error::Form { .. }) { BAD_INPUT } else { FAILED })
 }
 
 /// Of commands that need no cluster: what can go wrong is what was given to them.

@@ -159,6 +159,62 @@ async fn a_limit_is_written_for_the_node_reported_back_and_removed_with_its_poli
     assert_eq!(object(&cluster), None);
 }
 
+/// Reason and note of every Event about an object of a kind, in the order of their reasons.
+fn told(cluster: &Cluster, kind: &str) -> Vec<(String, String)> {
+    let world = cluster.world();
+    let events = world.list("events.k8s.io", "events", "");
+    let own = events.iter().filter(|event| event["regarding"]["kind"] == kind);
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut told: Vec<_> = own.map(|event| (text(&event["reason"]), text(&event["note"]))).collect();
+    told.sort();
+    told
+}
+
+#[tokio::test]
+async fn a_limit_is_told_once_when_it_holds_and_once_when_it_is_let_go_whoever_leads() {
+    let mut cluster = cluster(&kernel("40Gi"));
+    let mut controller = Controller::start(&cluster, "c1");
+    round(&mut cluster, &mut controller, Vec::new()).await;
+    round(&mut cluster, &mut controller, vec![read_back(LimitPhase::Pending, Some(40), None)]).await;
+    assert!(told(&cluster, "Pod").is_empty(), "nothing holds yet");
+    // A limit that comes down in steps is on its way and there, again and again.
+    for applied in [44, 42, 40] {
+        round(&mut cluster, &mut controller, vec![read_back(LimitPhase::Applied, Some(applied), Some(applied))]).await;
+        round(&mut cluster, &mut controller, vec![read_back(LimitPhase::Pending, Some(40), Some(applied))]).await;
+    }
+    let mut next = Controller::start(&cluster, "c2");
+    round(&mut cluster, &mut next, vec![read_back(LimitPhase::Applied, Some(40), Some(40))]).await;
+    for kind in ["Pod", "GpuMemoryPolicy"] {
+        let [(reason, note)] = told(&cluster, kind).try_into().expect("one Event");
+        assert_eq!(reason, "GpuMemoryLimited");
+        let start = "Container main of pod train-0 is held to 44 GiB of GPU memory by policy p, because ";
+        assert!(note.starts_with(start) && note.contains("to end it, take LimitGrowth out"), "{note}");
+    }
+    assert_eq!(cluster.events("Deployment"), Vec::<String>::new());
+
+    cluster.world().remove("gpumem.dev", "gpumemorypolicies", "ml", "p");
+    for _ in 0..3 {
+        round(&mut cluster, &mut next, vec![read_back(LimitPhase::Applied, Some(40), Some(40))]).await;
+    }
+    let [(reason, note), _] = told(&cluster, "Pod").try_into().expect("one more Event");
+    assert_eq!(reason, "GpuMemoryLimitLetGo");
+    assert!(note.contains("no longer to be held to 40 GiB of GPU memory: policy p is gone"), "{note}");
+}
+
+#[tokio::test]
+async fn a_limit_that_cannot_be_applied_is_told_once_with_the_agents_reason() {
+    let mut cluster = cluster(&kernel("40Gi"));
+    let mut controller = Controller::start(&cluster, "c1");
+    for _ in 0..4 {
+        round(&mut cluster, &mut controller, vec![read_back(LimitPhase::Unsupported, Some(40), None)]).await;
+    }
+    for kind in ["Pod", "GpuMemoryPolicy"] {
+        let [(reason, note)] = told(&cluster, kind).try_into().expect("one Event");
+        assert_eq!(reason, "GpuMemoryLimitNotApplied");
+        assert!(note.contains("is not held to 40 GiB of GPU memory, as policy p asks: a reason"), "{note}");
+    }
+}
+
 #[tokio::test]
 async fn what_is_only_advised_is_said_and_nothing_is_written() {
     for (limit, mode) in

@@ -12,9 +12,9 @@ use gpumem::plugin::cluster::Error;
 use gpumem::plugin::table::Style;
 use gpumem::plugin::{Cli, run};
 
-use gpumem::api::view::{AbilityView, Advice, DeclaredView, Range};
+use gpumem::api::view::{AbilityView, Advice, DeclaredView, Level, Range};
 
-use crate::plugin_api::{THEIRS, World, containers, ledger_path, list, loops, nodes};
+use crate::plugin_api::{THEIRS, World, containers, ledger_path, list, loops, nodes, untouched};
 
 /// Compares with `tests/data/golden/<name>`.
 pub fn golden(name: &str, text: &str) {
@@ -140,17 +140,22 @@ async fn explain_says_why_what_would_be_done_and_what_stops_it() {
 #[tokio::test]
 async fn explain_tells_when_a_container_meets_its_limit_apart_from_when_the_device_is_full() {
     let mut world = World::healthy();
-    for (seconds, told) in [
-        (Some(150.0), "at this growth it meets it in"),
-        (Some(0.0), "it has met it: its next allocation fails"),
-        (None, "it does not grow towards it"),
+    let first = "Meets its growth limit of 64 GiB in about 2m: its own allocation will fail there (policy trainer). The device: ";
+    for (level, seconds, told, headline) in [
+        (Level::High, Some(120.0), "at this growth it meets it in", first),
+        (Level::Low, Some(120.0), "raise growthLimit.ceiling", first),
+        (Level::Low, Some(0.0), "it has met it: its next allocation fails", "Has met its growth limit of 64 GiB"),
+        (Level::Low, None, "it does not grow towards it", "LOW: no out-of-memory expected"),
+        (Level::High, Some(50_000.0), "at this growth it meets it in", "HIGH: out of memory in about"),
     ] {
         let mut seen = containers();
         let leak = seen.containers.iter_mut().find(|view| view.pod.starts_with("train")).unwrap();
+        leak.level = level;
         (leak.limit_bytes, leak.seconds_to_limit) = (Some(64 << 30), seconds);
         world.live(&seen, &nodes());
         let page = show(&world, "explain pod/train-6f9-x2k").await;
-        assert!(page.contains("held to 64 GiB") && page.contains(told), "{page}");
+        let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(page.contains("held to 64 GiB") && page.contains(told) && page.contains(headline), "{page}");
         assert!(page.contains("P(OOM)"), "the device's forecast stays: {page}");
     }
 }
@@ -184,6 +189,39 @@ async fn explain_shows_what_is_declared_and_the_peak_that_each_change_leads_to()
 async fn a_pod_that_is_not_seen_is_an_error_with_a_fix() {
     let error = ask(&World::healthy(), "explain pod/none").await.unwrap_err();
     assert_eq!(error.line(), "GPU memory of pod team-a/none: not found; check its name and the namespace (-n)");
+}
+
+#[tokio::test]
+async fn a_pod_that_no_status_names_is_said_to_be_unseen_where_live_data_cannot_be_read() {
+    let (mut refused, mut without) = (World::healthy(), World::healthy());
+    refused.refuse(403, "/proxy/");
+    without.set_pods("controller", &[]);
+    for (world, why) in [(refused, "ask for the right to"), (without, "no controller of gpu-memory-operator")] {
+        let error = ask(&world, "explain pod/elsewhere").await.unwrap_err();
+        assert!(error.to_string().contains("GPU memory of pod team-a/elsewhere: cannot be seen"), "{error}");
+        assert!(error.to_string().contains(why) && !error.line().contains("not found"), "{}", error.line());
+    }
+}
+
+#[tokio::test]
+async fn explain_refuses_the_form_it_does_not_have_and_names_those_it_has() {
+    let error = ask(&World::healthy(), "explain pod/train-6f9-x2k -o csv").await.unwrap_err();
+    assert_eq!(error.to_string(), "explain has no form csv: it takes -o table, wide, json or yaml");
+    // Bad input as any other, whether a cluster is there or not.
+    let plugin = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-gpumem"))
+        .args(["explain", "pod/x", "-o", "csv", "--kubeconfig", "/none"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(plugin.stderr).unwrap();
+    assert!(plugin.status.code() == Some(2) && said.contains("it takes -o table, wide, json or yaml"), "{said}");
+}
+
+#[tokio::test]
+async fn explain_of_a_healthy_pod_is_stopped_by_nothing() {
+    let mut world = World::healthy();
+    world.set("/apis/gpumem.dev/v1alpha1/namespaces/team-a/gpumemorypolicies", &list(&[untouched()]));
+    let page = show(&world, "explain pod/train-6f9-x2k").await;
+    assert!(page.contains("stopped by  nothing") && !page.contains("NoActions"), "{page}");
 }
 
 #[tokio::test]

@@ -292,6 +292,22 @@ fn condition(kind: &str, status: &str, reason: &str, message: &str) -> Value {
     json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": "2026-11-29T11:50:00Z"})
 }
 
+/// The policy before it did anything.
+pub fn untouched() -> Value {
+    let mut policy = policy();
+    policy["status"]["conditions"] = json!([
+        condition("Ready", "True", "Accepted", "the policy is in force"),
+        condition(
+            "ActionAllowed",
+            "True",
+            "Allowed",
+            "nothing stands in the way of an action, should a pod be at risk"
+        ),
+        condition("ActionsEffective", "Unknown", "NoActions", "no action was taken yet"),
+    ]);
+    policy
+}
+
 fn policy() -> Value {
     json!({
         "apiVersion": "gpumem.dev/v1alpha1", "kind": "GpuMemoryPolicy",

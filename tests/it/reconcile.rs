@@ -123,6 +123,7 @@ async fn old_samples_are_no_knowledge_and_no_reason_to_act() {
     assert_eq!(cluster.calls().len(), 0);
     assert_eq!(cluster.condition("p", "DataFresh"), "False/SamplesStale");
     assert_eq!(cluster.condition("p", "AtRisk"), "Unknown/NoForecast");
+    assert_eq!(cluster.condition("p", "ActionAllowed"), "False/SamplesStale", "not True beside DataFresh False");
     // Even where a forecast is given, its samples' age counts.
     cluster.change_report("train-0", |report| report.outlook = risk(0.95, 300));
     controller.rounds(&mut cluster, 5).await;
@@ -295,8 +296,26 @@ async fn of_two_policies_the_one_with_precedence_governs_and_the_other_says_so()
     Controller::start(&cluster, "c1").rounds(&mut cluster, 10).await;
     assert_eq!(cluster.calls().len(), 0);
     assert_eq!(cluster.condition("enforce", "TargetsResolved"), "False/Overlapped");
+    assert_eq!(cluster.condition("enforce", "ActionAllowed"), "False/Overlapped", "nothing it could act on is its own");
+    let status = cluster.status("enforce");
+    let told = status.conditions.iter().find(|condition| condition.type_ == "TargetsResolved").unwrap();
+    let way_out = "set its spec.precedence above that of observe, or delete observe or narrow its target";
+    assert!(told.message.ends_with(way_out), "{}", told.message);
     assert_eq!(cluster.condition("observe", "TargetsResolved"), "True/Resolved");
     assert_eq!(cluster.condition("observe", "ActionAllowed"), "False/ModeObserve");
+}
+
+#[tokio::test]
+async fn of_no_pod_nobody_says_that_an_action_is_allowed_and_of_a_healthy_one_it_is_said() {
+    let mut cluster = Cluster::new();
+    cluster.deployment("train", 1);
+    cluster.policy("p", "train", |_| {});
+    let mut controller = Controller::start(&cluster, "c1");
+    controller.rounds(&mut cluster, 1).await;
+    assert_eq!(cluster.condition("p", "ActionAllowed"), "Unknown/NoTargets");
+    cluster.report("train-0", 0.05);
+    controller.rounds(&mut cluster, 1).await;
+    assert_eq!(cluster.condition("p", "ActionAllowed"), "True/Allowed");
 }
 
 #[tokio::test]

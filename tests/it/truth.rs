@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use gpumem::api::convert;
+use gpumem::api::node::LimitPhase;
 use gpumem::api::profile::GpuMemoryProfileStatus;
 use gpumem::api::usage::{
-    Cursor, DeviceReport, EndReport, FORMAT, HookReport, NvmlState, PodReport, SeriesData, SeriesReport, UsageReport,
+    Cursor, DeviceReport, EndReport, FORMAT, HookReport, LimitReport, NvmlState, PodReport, SeriesData, SeriesReport,
+    UsageReport,
 };
 use gpumem::controller::context::Context;
 use gpumem::controller::metrics::Exposition;
@@ -23,6 +25,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, Controller, NODE};
 
+mod limited;
 mod misfit;
 mod profile;
 mod refusals;
@@ -37,13 +40,15 @@ struct Agent {
     epoch: u64,
     /// Allocations that the container's own allocator refused, where its hook counts them.
     refused: Option<u32>,
+    /// What a growth limit holds the container to, as the agent reads it back while the container runs.
+    limit: Option<u64>,
 }
 
 impl Agent {
     /// One that just started, on a node whose clock runs on.
     fn new(cluster: &Cluster) -> Self {
         let epoch = u64::try_from(cluster.stamp).unwrap();
-        Self { now: 100 + 100 * (epoch - 1_800_000_000), epoch, refused: None }
+        Self { now: 100 + 100 * (epoch - 1_800_000_000), epoch, refused: None, limit: None }
     }
 
     /// Ten seconds in which the pod's container holds this much, unless it ended.
@@ -66,7 +71,7 @@ impl Agent {
         };
         UsageReport {
             format: FORMAT,
-            limits: Vec::new(),
+            limits: self.limit.filter(|_| gib.is_some()).map(read_back).into_iter().collect(),
             agent_version: "0.1.0".into(),
             node: NODE.into(),
             boot_id: "boot".into(),
@@ -90,6 +95,20 @@ impl Agent {
             pods: vec![pod.clone()],
             series: gib.map(|_| series).into_iter().collect(),
         }
+    }
+}
+
+fn read_back(gib: u64) -> LimitReport {
+    LimitReport {
+        pod: "u".into(),
+        container_id: "c1".into(),
+        device: "GPU-1".into(),
+        desired: Some(Bytes::gib(gib)),
+        applied: Some(Bytes::gib(gib)),
+        backend: "nvml-cgroup (simulated)".into(),
+        state: LimitPhase::Applied,
+        reason: "as asked for".into(),
+        cgroup: "memory/kubepods/podx/c1".into(),
     }
 }
 

@@ -36,6 +36,8 @@ pub struct Ended {
     pub peak: Option<Bytes>,
     /// Allocations that its own allocator refused, where the last came just before: gpumem's hook in it counted.
     pub refused: Option<u32>,
+    /// The growth limit that held it there until just before.
+    pub limit: Option<Bytes>,
 }
 
 impl Ended {
@@ -57,8 +59,8 @@ impl Ends {
         received: Instant,
     ) {
         self.0.retain(|_, (at, _)| received.saturating_duration_since(*at) < KEPT);
-        for (pod, end, Remains { device, capacity, peak, refused }) in ended {
-            let ended = Ended { node: Arc::clone(node), pod, end, device, capacity, peak, refused };
+        for (pod, end, Remains { device, capacity, peak, refused, limit }) in ended {
+            let ended = Ended { node: Arc::clone(node), pod, end, device, capacity, peak, refused, limit };
             if self.0.len() < MAX {
                 // What is known stays: later reports may have lost what the container held.
                 self.0.entry(ended.key()).or_insert((received, ended));

@@ -83,6 +83,17 @@ impl Fleet {
         Some((&node.boot_id, &node.limits, now.saturating_duration_since(node.received)))
     }
 
+    /// The name of the container whose instance this is, where it holds memory on the node and its pod is not ending.
+    pub fn runs(&self, node: &str, container_id: &str) -> Option<String> {
+        let node = self.nodes.get(node)?;
+        let mut tenants = node.devices.values().flat_map(|device| &device.tenants);
+        let (key, _) = tenants.find(|(key, tenant)| {
+            let stays = node.pods.get(&key.pod).is_some_and(|pod| !pod.terminating);
+            tenant.container_id.as_str() == container_id && !tenant.gone && stays
+        })?;
+        Some(key.container.clone())
+    }
+
     /// What the agent of a node could make hold.
     pub fn abilities(&self, node: &str) -> Option<&Abilities> {
         self.nodes.get(node).map(|node| &node.abilities)
@@ -94,7 +105,12 @@ pub(super) fn held_to(reports: &[LimitReport], container: &ContainerId, device: 
     let own = reports.iter().find(|report| {
         report.container_id == *container && device_of(&report.device).is_some_and(|named| named == *device)
     })?;
-    own.applied.filter(|_| matches!(own.state, LimitPhase::Applied | LimitPhase::Pending | LimitPhase::Drift))
+    holding(own)
+}
+
+/// What a report says to hold its container.
+pub(super) fn holding(report: &LimitReport) -> Option<Bytes> {
+    report.applied.filter(|_| matches!(report.state, LimitPhase::Applied | LimitPhase::Pending | LimitPhase::Drift))
 }
 
 impl Seen<'_> {

@@ -10,6 +10,7 @@ use gpumem_engine::series::{Pushed, Segment, Series};
 use gpumem_engine::usage::Attribution;
 
 use super::declared::Declaration;
+use super::held::Held;
 use super::observe::Answers;
 use super::refusals::Refusals;
 use super::{Cursor, DeviceReport, FORGET, Merged, PodReport, SeriesData, SeriesReport, UsageReport};
@@ -39,6 +40,8 @@ pub(super) struct Node {
     past: BTreeMap<TenantKey, (Moment, Remains)>,
     /// Allocations that containers' own allocators refused.
     refusals: Refusals,
+    /// Growth limits that held containers until lately.
+    held: Held,
     /// What pods declare of themselves, read once for each text.
     pub(super) declared: BTreeMap<PodUid, Arc<Declaration>>,
     /// Pods that will hold GPU memory and do not yet.
@@ -63,6 +66,8 @@ pub(super) struct Remains {
     pub(super) peak: Option<Bytes>,
     /// Allocations that its own allocator refused by then, where the last was just before.
     pub(super) refused: Option<u32>,
+    /// The growth limit that held it there until just before.
+    pub(super) limit: Option<Bytes>,
 }
 
 /// Containers remembered after their end, for each node.
@@ -121,6 +126,7 @@ impl Node {
             abilities: Abilities::default(),
             past: BTreeMap::new(),
             refusals: Refusals::default(),
+            held: Held::default(),
             declared: BTreeMap::new(),
             waiting: BTreeMap::new(),
         }
@@ -157,7 +163,7 @@ impl Node {
             merged.rebooted = true;
             self.devices.clear();
             self.past.clear();
-            self.refusals = Refusals::default();
+            (self.refusals, self.held) = (Refusals::default(), Held::default());
             moved.gone.extend(std::mem::take(&mut self.pods).into_keys());
             self.boot_id = boot_id;
         } else if cursor.epoch != self.cursor.epoch {
@@ -196,6 +202,7 @@ impl Node {
             merged.points += device.take(TenantKey { pod, container }, container_id, data);
         }
         self.refusals.take(&hooks, now);
+        self.held.take(&self.limits, now);
         moved.ended = self.ended();
         self.let_go(&mut moved);
         moved
@@ -215,7 +222,8 @@ impl Node {
             Some(Remains::of(device, &held.report, tenant, Some(&end.container_id)))
         });
         let held = living.max_by_key(|remains| remains.peak).or_else(|| Some(self.past.get(&key)?.1.clone()))?;
-        Some(Remains { refused: self.refusals.just_before(&key, &end.container_id, self.now), ..held })
+        let limit = self.held.just_before(&end.container_id, &held.device);
+        Some(Remains { refused: self.refusals.just_before(&key, &end.container_id, self.now), limit, ..held })
     }
 
     /// Reads what the pods declare, where that is new.
@@ -328,6 +336,7 @@ impl Remains {
             capacity: report.memory.map(|memory| memory.usable()),
             peak: if is_current { current } else { earlier },
             refused: None,
+            limit: None,
         }
     }
 }

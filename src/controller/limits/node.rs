@@ -11,6 +11,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
 use serde_json::json;
 use tracing::{info, warn};
 
+use super::event::Told;
 use super::{Known, LIFE, RELIST, RENEW};
 use crate::api::names::{FIELD_MANAGER, GROUP, LIMITS_MANAGER, VERSION};
 use crate::api::node::{GpuMemoryNode, GpuMemoryNodeStatus, LimitEntry, LimitPhase, LimitStatus, MAX_ENTRIES};
@@ -32,9 +33,16 @@ pub async fn list(ctx: &Context, now: &Now) -> bool {
     let mut state = ctx.limits.state();
     match found {
         Ok(found) => {
+            // What an earlier leader found to hold, it told of.
+            let is_first = state.listed.is_none();
             state.nodes.clear();
             for object in found.items {
                 let Some(name) = object.metadata.name.clone() else { continue };
+                let holding = object.status.iter().flat_map(|status| &status.limits);
+                for entry in holding.filter(|entry| is_first && entry.state == LimitPhase::Applied) {
+                    let (container, device) = entry.key();
+                    state.told.insert((container.to_owned(), device.to_owned()), Told::Holds);
+                }
                 let freezes = object.spec.limits.iter().filter(|entry| entry.freeze.is_some()).cloned().collect();
                 state.nodes.insert(name, Known { object: Some(object), freezes });
             }
@@ -62,6 +70,13 @@ pub fn entry(ctx: &Context, node: &str, key: &(String, String)) -> Option<LimitE
     let state = ctx.limits.state();
     let object = state.nodes.get(node)?.object.as_ref()?;
     object.spec.limits.iter().find(|entry| entry.key() == (&key.0, &key.1)).cloned()
+}
+
+/// What tells a node's object from the one before it.
+pub fn uid(ctx: &Context, node: &str) -> String {
+    let state = ctx.limits.state();
+    let object = state.nodes.get(node).and_then(|known| known.object.as_ref());
+    object.and_then(|object| object.metadata.uid.clone()).unwrap_or_default()
 }
 
 /// An entry as it stands; renewed or not.

@@ -70,7 +70,8 @@ pub fn learn(status: &mut GpuMemoryProfileStatus, lesson: &Lesson, now: Stamp) -
     }
     status.advice = lesson.advice.iter().take(MAX_ADVICE).map(|line| shorten(line, 300)).collect();
     let restart_loop = loop_of(status, now);
-    set_loop(status, restart_loop.as_ref(), now);
+    let limit = status.ooms.first().and_then(|newest| newest.limit_bytes).map(bytes);
+    set_loop(status, restart_loop.as_ref(), limit, now);
     set_recommendation(status, now);
     Some(Learned { judged, restart_loop, count: status.oom_count })
 }
@@ -202,14 +203,23 @@ fn written(container: &str, peaks: &Peaks) -> PeakRecord {
     }
 }
 
-fn set_loop(status: &mut GpuMemoryProfileStatus, found: Option<&Loop>, now: Stamp) {
+/// `limit` is the growth limit that its newest OOM ran into.
+fn set_loop(status: &mut GpuMemoryProfileStatus, found: Option<&Loop>, limit: Option<Bytes>, now: Stamp) {
+    let way_out = match limit {
+        Some(limit) => {
+            format!(
+                "It was held to {limit} by a growth limit: raise growthLimit.ceiling of its policy, or change the job"
+            )
+        }
+        None => "Change the job (see advice) or give it a larger device".to_owned(),
+    };
     let (value, reason, message) = match found {
         Some(Loop { container, count, peak, since }) => (
             "True",
             "SamePeak",
             format!(
                 "container {container} ran out of GPU memory {count} times at about {peak} since {}: a restart or an \
-                 eviction meets the same end. Change the job (see advice) or give it a larger device",
+                 eviction meets the same end. {way_out}",
                 rfc3339(*since)
             ),
         ),
@@ -231,7 +241,12 @@ fn set_loop(status: &mut GpuMemoryProfileStatus, found: Option<&Loop>, now: Stam
 
 /// The size for the container that needs most.
 fn set_recommendation(status: &mut GpuMemoryProfileStatus, now: Stamp) {
-    let ooms = ooms(status, now);
+    // What ran into a growth limit tells where that was, and nothing of what the job needs.
+    let own = GpuMemoryProfileStatus {
+        ooms: status.ooms.iter().filter(|record| record.limit_bytes.is_none()).cloned().collect(),
+        ..GpuMemoryProfileStatus::default()
+    };
+    let ooms = ooms(&own, now);
     let sizes = status.peaks.iter().filter_map(|record| {
         let size = recommend(&record.container, &read(record), &ooms)?;
         Some((

@@ -75,13 +75,14 @@ pub fn condition(
 fn targets(one: &Observed) -> Finding {
     if !one.lost_to.is_empty() {
         let lost: usize = one.lost_to.values().sum();
-        let winners: Vec<&str> = one.lost_to.keys().take(3).map(String::as_str).collect();
+        let winners = winners(one);
         return Finding(
             "False",
             "Overlapped",
             format!(
-                "{lost} of the selected pods are governed by {}, which has a higher precedence or is older",
-                winners.join(", ")
+                "{lost} of the selected pods {} governed by {winners}, which has a higher precedence or is older: to govern them \
+                 with this policy, set its spec.precedence above that of {winners}, or delete {winners} or narrow its target",
+                if lost == 1 { "is" } else { "are" },
             ),
         );
     }
@@ -99,6 +100,11 @@ fn targets(one: &Observed) -> Finding {
         return Finding("False", "NoMatch", message);
     }
     Finding("True", "Resolved", "every selected pod is governed by this policy".to_owned())
+}
+
+/// The policies that govern pods which this one selects.
+fn winners(one: &Observed) -> String {
+    one.lost_to.keys().take(3).map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
 fn data(one: &Observed) -> Finding {
@@ -188,9 +194,28 @@ fn allowed(one: &Observed, policy: &Policy, decisions: &[Decision], done: &[&Don
         (_, Brake::BreakerOpen { why, until }, _) => standing(Hold::BreakerOpen { why: why.clone(), until: *until }),
         (_, _, Some(why)) => standing(Hold::PolicyPaused { why: why.clone() }),
         (Mode::DryRun | Mode::Enforce, Brake::Released | Brake::Unsettled(_) | Brake::HalfOpen { .. }, None) => {
-            Finding("True", "Allowed", "nothing stands in the way of an action, should a pod be at risk".to_owned())
+            unhindered(one)
         }
     }
+}
+
+/// No rule stands in the way. What an action would need may be missing all the same: a pod to govern, and news of it.
+fn unhindered(one: &Observed) -> Finding {
+    if !one.lost_to.is_empty() {
+        let lost: usize = one.lost_to.values().sum();
+        let message =
+            format!("this policy does nothing for {} governed by {}", counted(lost, "pod", "pods"), winners(one));
+        return Finding("False", "Overlapped", message);
+    }
+    if one.views.is_empty() {
+        return Finding("Unknown", "NoTargets", "there is no pod to act on".to_owned());
+    }
+    if one.stale > 0 {
+        let all = counted(one.containers.len(), "container", "containers");
+        let message = format!("nothing is done for {} of {all} without new samples: see DataFresh", one.stale);
+        return Finding("False", "SamplesStale", message);
+    }
+    Finding("True", "Allowed", "nothing stands in the way of an action, should a pod be at risk".to_owned())
 }
 
 fn effective(decisions: &[Decision], recent: &[ActionRecord]) -> Finding {

@@ -150,16 +150,25 @@ pub async fn out_of_memory(ctx: &Context, whom: &Whom<'_>, lesson: &Lesson, lear
     };
     // Advice first: the message is in the log anyway.
     let advice = lesson.advice.first().map(|line| format!(" {}", sentence(line))).unwrap_or_default();
+    let policy = whom.policy.and_then(|policy| policy.metadata.name.as_deref()).unwrap_or("unknown");
+    let limit = bytes(record.limit_bytes);
+    let by_limit = limit.map(|limit| {
+        format!(" It was held to {limit} by the growth limit of policy {policy}: that was full, not the device.")
+    });
+    let by_limit = by_limit.unwrap_or_default();
     let note = format!(
-        "Container {} of pod {} died of GPU out-of-memory ({}){held}.{advice} It said: {}",
+        "Container {} of pod {} died of GPU out-of-memory ({}){held}.{by_limit}{advice} It said: {}",
         record.container, record.pod, record.framework, record.evidence
     );
     whom.tell_once(ctx, &key, "GpuMemoryOutOfMemory", &note).await;
     if let Some(Loop { container, count, peak, since: _ }) = &learned.restart_loop {
         let note = format!(
             "Container {container} of {} {} ran out of GPU memory {count} times in a row at about {peak}: the next attempt \
-             ends the same way, and an eviction helps nobody.{advice} Or give it a larger device.",
-            whom.workload.kind, whom.workload.name
+             ends the same way, and an eviction helps nobody.{by_limit}{advice}{}",
+            whom.workload.kind,
+            whom.workload.name,
+            // It has not filled the one that it has.
+            if limit.is_some() { "" } else { " Or give it a larger device." }
         );
         whom.tell_once(ctx, &key, "GpuMemoryRestartLoop", &note).await;
     }
@@ -175,6 +184,36 @@ pub async fn host_out_of_memory(ctx: &Context, whom: &Whom<'_>, end: &EndReport)
     );
     let key = format!("{}\n{container}\n{}", whom.pod.uid, end.finished_at);
     whom.tell_once(ctx, &key, "HostMemoryOutOfMemory", &note).await;
+}
+
+/// What there is to tell of a growth limit.
+pub struct OfLimit<'a> {
+    /// Names what happened: the same is told once.
+    pub key: &'a str,
+    /// Whose container.
+    pub pod: &'a PodRef,
+    /// The policy that asks for it; `None` once it is gone.
+    pub policy: Option<&'a GpuMemoryPolicy>,
+    /// Whether something is to be done about it.
+    pub type_: EventType,
+    /// What happened, in one word.
+    pub reason: &'a str,
+    /// What happened, in a sentence or two.
+    pub note: String,
+}
+
+/// Tells of a growth limit, on the pod and on the policy. False where it has to be told again.
+pub async fn limit(ctx: &Context, of: &OfLimit<'_>) -> bool {
+    let pod = of_pod(of.pod);
+    let say = |secondary| Event {
+        type_: of.type_,
+        reason: of.reason.to_owned(),
+        note: Some(shorten(&of.note, MAX_NOTE)),
+        action: "LimitGrowth".to_owned(),
+        secondary: Some(secondary),
+    };
+    // Not on the workload: a limit is of one container, and a workload may have hundreds.
+    once_everywhere(ctx, of.key, &pod, &pod, of.policy, say).await
 }
 
 /// What cannot fit.

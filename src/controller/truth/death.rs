@@ -14,6 +14,7 @@ use kube::Api;
 use kube::api::LogParams;
 use tracing::{debug, warn};
 
+use crate::api::policy::GpuMemoryPolicy;
 use crate::api::profile::{MAX_ADVICE, OomRecord};
 use crate::api::usage::{EndReport, PodReport};
 use crate::controller::context::Context;
@@ -67,7 +68,8 @@ fn by_hook(ended: &Ended, by_text: Death) -> Death {
             numbers: Numbers::default(),
             evidence: format!(
                 "nothing; but gpumem's hook in it counted {count} refused allocation(s), the last within a minute of the end, \
-                 and the device was full"
+                 and {} was full",
+                if ended.limit.is_some() { "the growth limit that held it" } else { "the device" }
             ),
         }),
         (death, _) => death,
@@ -84,8 +86,19 @@ fn judge(ended: &Ended, tail: Option<&str>) -> Death {
     }
 }
 
+/// The device, or what a growth limit left of it.
 fn was_full(ended: &Ended) -> bool {
-    ended.peak.zip(ended.capacity).is_some_and(|(peak, capacity)| peak.as_f64() >= FULL * capacity.as_f64())
+    let most = ended.limit.into_iter().chain(ended.capacity).min();
+    ended.peak.zip(most).is_some_and(|(peak, most)| peak.as_f64() >= FULL * most.as_f64())
+}
+
+/// The growth limit that an OOM ran into: what it asked for in vain did not fit in it, or it was as good as reached.
+pub fn limit(ended: &Ended, report: &OomReport) -> Option<Bytes> {
+    // What a framework was told to keep to is its own.
+    let limit = ended.limit.filter(|_| report.kind != Kind::SelfImposedLimit)?;
+    let peak = ended.peak?;
+    let wanted = peak + report.numbers.requested.unwrap_or(Bytes::ZERO);
+    (wanted > limit || peak.as_f64() >= FULL * limit.as_f64()).then_some(limit)
 }
 
 /// The last lines of the run that ended. Read once: what is gone by then is gone.
@@ -166,6 +179,7 @@ pub fn record(ended: &Ended, report: &OomReport) -> OomRecord {
         peak_bytes: peak.map(signed),
         capacity_bytes: ended.capacity.or(numbers.capacity).map(signed),
         requested_bytes: numbers.requested.map(signed),
+        limit_bytes: limit(ended, report).map(signed),
         framework: report.framework.to_owned(),
         shape: report.shape.to_owned(),
         kind: format!("{:?}", report.kind),
@@ -174,7 +188,12 @@ pub fn record(ended: &Ended, report: &OomReport) -> OomRecord {
 }
 
 /// What to change: with the expected new peak where the pod declared its job, else what the message itself suggests.
-pub fn advice(report: &OomReport, ended: &Ended, declared: Option<&Declaration>) -> Vec<String> {
+pub fn advice(
+    report: &OomReport,
+    ended: &Ended,
+    declared: Option<&Declaration>,
+    policy: &GpuMemoryPolicy,
+) -> Vec<String> {
     let mut lines: Vec<String> = oom::advice(report).into_iter().map(str::to_owned).collect();
     let computed = declared.and_then(|declaration| declaration.read.as_ref().ok()).zip(ended.capacity);
     if let Some((declared, usable)) = computed {
@@ -184,6 +203,11 @@ pub fn advice(report: &OomReport, ended: &Ended, declared: Option<&Declaration>)
         if !sentences.is_empty() {
             lines = sentences;
         }
+    }
+    if limit(ended, report).is_some() {
+        // A smaller batch helps too, but the device may have room.
+        let name = policy.metadata.name.as_deref().unwrap_or_default();
+        lines.insert(0, format!("Raise growthLimit.ceiling of policy {name} if it needs more, or mend its growth."));
     }
     lines.truncate(MAX_ADVICE);
     lines

@@ -31,6 +31,13 @@ pub fn learned(status: &GpuMemoryProfileStatus) -> Vec<(&'static str, String)> {
             amount(last.peak_bytes),
             last.evidence
         );
+        let by_limit = last.limit_bytes.map(|limit| {
+            format!(
+                "; it was held to {} by its policy's growth limit: that was full, not the device",
+                amount(Some(limit))
+            )
+        });
+        let text = text + &by_limit.unwrap_or_default();
         lines.push(("died", text));
     }
     let loops = status.conditions.iter().filter(|condition| condition.status == "True");
@@ -126,13 +133,22 @@ mod tests {
     fn a_death_and_a_size_are_told_with_their_numbers() {
         let status = GpuMemoryProfileStatus {
             oom_count: 3,
-            ooms: vec![OomRecord { pod: "tune-2".into(), framework: "PyTorch".into(), ..OomRecord::default() }],
+            ooms: vec![OomRecord {
+                pod: "tune-2".into(),
+                framework: "PyTorch".into(),
+                limit_bytes: Some(20 << 30),
+                ..OomRecord::default()
+            }],
             recommendation: Some(Recommendation { bytes: 80 << 30, basis: "ran out".into(), ..Default::default() }),
             ..Default::default()
         };
         let told = learned(&status);
         assert_eq!(told.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["died", "size"]);
         assert!(told[0].1.starts_with("3 GPU out-of-memory deaths") && told[1].1.starts_with("80"), "{told:?}");
+        assert!(
+            told[0].1.ends_with("held to 20 GiB by its policy's growth limit: that was full, not the device"),
+            "{told:?}"
+        );
     }
 
     #[test]
