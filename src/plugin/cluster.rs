@@ -1,6 +1,8 @@
 //! Everything the plugin asks of a cluster. I/O only: what is found goes out as it is, and what could not be seen as an
 //! [`Error`] that says what to do about it.
 
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ApiResource, DynamicObject, ListParams};
@@ -55,6 +57,16 @@ pub enum Error {
         /// Where.
         place: String,
     },
+    /// The operator is there, and none of its controllers runs.
+    #[error("the controller's Deployment {namespace}/{name} has no ready replica")]
+    NoReplica {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Replicas that it asks for.
+        wanted: i32,
+    },
     /// An answer that is not understood.
     #[error("{what}: the answer is not understood ({problem})")]
     Foreign {
@@ -87,6 +99,10 @@ impl Error {
                 "name its namespace with --operator-namespace, or install the chart; is this the right context?"
                     .to_owned()
             }
+            Self::NoReplica { namespace, name, wanted: 0 } => {
+                format!("it asks for none: kubectl -n {namespace} scale deployment {name} --replicas=1")
+            }
+            Self::NoReplica { namespace, name, .. } => format!("kubectl -n {namespace} describe deployment {name}"),
             Self::Foreign { .. } => "plugin and controller differ in version: see `kubectl gpumem version`".to_owned(),
         }
     }
@@ -118,6 +134,8 @@ pub struct Cluster {
     pub namespace: Option<String>,
     /// Where the operator is, where that was said.
     pub operator: Option<String>,
+    /// The time of day: what a status says is as old as the status.
+    pub clock: fn() -> Timestamp,
 }
 
 /// The operator in a cluster.
@@ -207,8 +225,7 @@ impl Cluster {
     pub async fn operator(&self) -> Result<Operator, Error> {
         let mut controllers = self.pods("controller").await?;
         let Some(namespace) = controllers.first().and_then(ResourceExt::namespace) else {
-            let place = self.operator.as_ref().map_or("any namespace".to_owned(), |name| format!("namespace {name}"));
-            return Err(Error::NoController { place });
+            return Err(self.nobody().await);
         };
         controllers.retain(|pod| pod.metadata.namespace.as_deref() == Some(&namespace));
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), &namespace);
@@ -219,6 +236,25 @@ impl Cluster {
         let leader = lease.as_ref().and_then(|lease| lease.spec.as_ref()?.holder_identity.clone());
         controllers.sort_by_key(|pod| (leader.as_deref() != Some(&pod.name_any()), !is_ready(pod), pod.name_any()));
         Ok(Operator { namespace, controllers, lease })
+    }
+
+    /// Why there is no pod of a controller. Whoever may not see Deployments is told no more than that.
+    async fn nobody(&self) -> Error {
+        let params = ListParams::default().labels(&format!("{PART_OF},{COMPONENT}=controller"));
+        let api: Api<Deployment> = match &self.operator {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        };
+        let found = list(api, params).await.unwrap_or_default();
+        if let Some(deployment) = found.first() {
+            return Error::NoReplica {
+                namespace: deployment.namespace().unwrap_or_default(),
+                name: deployment.name_any(),
+                wanted: deployment.spec.replicas.unwrap_or(1),
+            };
+        }
+        let place = self.operator.as_ref().map_or("any namespace".to_owned(), |name| format!("namespace {name}"));
+        Error::NoController { place }
     }
 
     /// Containers, from the first controller that answers.

@@ -34,5 +34,5 @@ pub(super) async fn cluster(cli: &Cli) -> Result<Cluster, Error> {
         (false, Some(named)) => Some(named.clone()),
         (false, None) => Some(namespace),
     };
-    Ok(Cluster { client, namespace, operator: cli.operator_namespace.clone() })
+    Ok(Cluster { client, namespace, operator: cli.operator_namespace.clone(), clock: jiff::Timestamp::now })
 }

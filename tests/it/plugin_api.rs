@@ -73,6 +73,19 @@ impl World {
         serde_json::from_str(&self.answers[path].1).unwrap()
     }
 
+    /// Notes on the policies when their statuses were written, as an API server does.
+    pub fn status_written(&mut self, time: &str) {
+        for path in ["namespaces/team-a/gpumemorypolicies", "gpumemorypolicies"] {
+            let path = format!("/apis/gpumem.dev/v1alpha1/{path}");
+            let mut list = self.get(&path);
+            list["items"][0]["metadata"]["managedFields"] = json!([
+                {"manager": "kubectl", "operation": "Apply", "time": "2026-11-29T12:00:00Z"},
+                {"manager": "gpumem", "operation": "Apply", "subresource": "status", "time": time},
+            ]);
+            self.set(&path, &list);
+        }
+    }
+
     /// Refuses every path with this in it.
     pub fn refuse(&mut self, code: u16, part: &str) {
         let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "no", "reason": match code { 404 => "NotFound", 403 => "Forbidden", _ => "InternalError" },
@@ -118,7 +131,8 @@ impl World {
             async move { Ok::<_, Infallible>(world.answer(request).await) }
         });
         let client = kube::Client::new(service, "team-a");
-        Cluster { client, namespace: namespace.map(str::to_owned), operator: None }
+        let clock = || "2026-11-29T12:00:04Z".parse().unwrap();
+        Cluster { client, namespace: namespace.map(str::to_owned), operator: None, clock }
     }
 
     async fn answer(&self, request: http::Request<Body>) -> http::Response<Body> {

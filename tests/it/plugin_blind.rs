@@ -60,6 +60,47 @@ async fn without_a_controller_statuses_are_shown_and_the_rest_says_where_to_look
     }
     for command in ["top pods", "explain pod/train-6f9-x2k"] {
         assert!(of(&sheet, command).contains("train-6f9-x2k"), "{command} shows what the statuses know");
+        assert!(flat(of(&sheet, command)).contains("of unknown age"), "{command} claims nothing of now");
+    }
+}
+
+#[tokio::test]
+async fn statuses_that_nobody_writes_show_their_age_and_are_unknown_after_a_minute() {
+    let mut world = World::healthy();
+    world.set_pods("controller", &[]);
+    let deployment = json!({"metadata": {"name": "gpumem-controller", "namespace": "gpumem-system"},
+        "spec": {"replicas": 0, "selector": {}, "template": {}}});
+    world.set("/apis/apps/v1/deployments", &crate::plugin_api::list(&[deployment]));
+    for (written, level, age) in [("11:59:44", "High", "20s"), ("11:57:04", "Unknown", "3m")] {
+        world.status_written(&format!("2026-11-29T{written}Z"));
+        let table = flat(&screen(&ask(&world, "top pods -o wide").await.unwrap()));
+        assert!(table.contains("Deployment gpumem-system/gpumem-controller has no ready replica"), "{table}");
+        assert!(table.contains("scale deployment gpumem-controller --replicas=1"), "{table}");
+        assert!(table.contains(&format!("last written {age} ago")), "{table}");
+        let json: serde_json::Value =
+            serde_json::from_str(&ask(&world, "top pods -o json").await.unwrap().text).unwrap();
+        let item = &json["items"][0];
+        assert_eq!(item["level"], level, "{item}");
+        assert_eq!(
+            item["reason"],
+            format!("as of {age} ago High, out of memory 13m later: grows 20 MiB/s over the last 12 min")
+        );
+        for field in ["secondsToOom", "class", "device", "gpu", "model", "node", "podUID"] {
+            assert!(item.get(field).is_none(), "{field} is not known: {item}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn whoever_may_not_ask_a_living_controller_sees_its_statuses_with_their_age() {
+    let mut world = World::healthy();
+    world.refuse(403, "/proxy/");
+    for (written, level) in [("11:54:04", "High"), ("11:00:00", "Unknown")] {
+        world.status_written(&format!("2026-11-29T{written}Z"));
+        let text = ask(&world, "top pods -o json").await.unwrap().text;
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["items"][0]["level"], level, "a time to OOM that is long over is none: {text}");
+        assert!(text.contains(", last written "), "{text}");
     }
 }
 

@@ -87,8 +87,17 @@ pub(super) fn pods(seen: &Seen, all: bool) -> Listed {
             "policy",
             "reason",
         ],
-        items: seen.containers.iter().filter_map(|view| serde_json::to_value(view).ok()).collect(),
+        items: seen.containers.iter().filter_map(known).collect(),
     }
+}
+
+/// A container as programs read it. What a status does not know is left out, since an absent field is not known: an empty
+/// name would be one, and 0 an index.
+fn known(view: &ContainerView) -> Option<Value> {
+    let mut item = serde_json::to_value(view).ok()?;
+    let fields = item.as_object_mut()?;
+    fields.retain(|name, value| value != "" && (name != "gpu" || !view.device.is_empty()));
+    Some(item)
 }
 
 /// What is summed up over several containers.
