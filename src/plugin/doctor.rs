@@ -17,10 +17,12 @@ use super::table::{Output, Style, colored, csv, document, envelope};
 use super::text::{few, time};
 use crate::api::view::{AbilityView, Level, NodeList, NodeView};
 use crate::cli::page::wrap;
-use crate::cli::{FINE, NO, Shown};
+use crate::cli::{FAILED, FINE, NO, Shown};
 
 /// A lease that was not renewed for this long has no holder.
 const LEASE_ENDS: i64 = 15;
+/// What is said where nothing of the installation could be seen.
+const BLIND: &str = "nothing of the installation could be seen with your rights: whether it works is not known";
 
 /// What a check found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -95,12 +97,21 @@ pub async fn run(cluster: &Cluster, now: Timestamp, output: Output, style: Style
     }
     let worst = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
     let items: Vec<_> = checks.iter().filter_map(|check| serde_json::to_value(check).ok()).collect();
+    // Your rights and the server's version say nothing of the installation.
+    let of_installation = || checks.iter().filter(|check| !matches!(check.check, "api" | "right"));
+    let is_blind = of_installation().all(|check| check.verdict == Verdict::NotSeen);
+    let notes: Vec<String> = is_blind.then(|| BLIND.to_owned()).into_iter().collect();
+    let code = match worst {
+        Verdict::Failed => NO,
+        _ if is_blind => FAILED,
+        _ => FINE,
+    };
     let text = match output {
         Output::Table | Output::Wide => checks.iter().map(|check| line(check, style.of(output))).collect(),
         Output::Csv => csv(&["check", "verdict", "found", "fix"], &items),
-        Output::Json | Output::Yaml => document(&envelope("Diagnosis", &items, &[]), output),
+        Output::Json | Output::Yaml => document(&envelope("Diagnosis", &items, &notes), output),
     };
-    Ok(Shown { text, notes: Vec::new(), code: if worst == Verdict::Failed { NO } else { FINE } })
+    Ok(Shown { text, notes, code })
 }
 
 fn line(check: &Check, style: Style) -> String {

@@ -335,7 +335,10 @@ async fn version(cluster: &Cluster) -> Result<Shown, Error> {
             let agents = if agents.is_empty() { "none".to_owned() } else { agents.join(", ") };
             shown.text.extend(["agents      ", &agents, "\n"]);
         }
-        Err(error) => shown.notes.push(error.line()),
+        Err(error) => {
+            shown.notes.push(error.line());
+            shown.code = FAILED;
+        }
     }
     Ok(shown)
 }

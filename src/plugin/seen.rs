@@ -81,6 +81,11 @@ pub async fn containers(cluster: &Cluster, query: &str) -> Result<(Seen, Result<
     Ok((seen, nodes))
 }
 
+/// Whether nothing new is known of a node.
+pub fn is_unseen(node: &crate::api::view::NodeView) -> bool {
+    node.report_age_seconds > SILENT || node.nvml == "Down"
+}
+
 /// Nodes of which nothing new is known: what runs there may be missing from a list, and is never safe.
 fn silent(nodes: &NodeList) -> Vec<String> {
     let named = |of: fn(&crate::api::view::NodeView) -> Option<String>| -> Vec<String> {

@@ -270,6 +270,24 @@ async fn fail_on_gives_an_exit_code_for_ci() {
 }
 
 #[tokio::test]
+async fn fail_on_does_not_pass_where_nothing_is_known_and_passes_an_empty_cluster() {
+    use gpumem::api::view::{ContainerList, Level};
+    let mut world = World::healthy();
+    let (mut seen, mut silent) = (containers(), nodes());
+    seen.containers.iter_mut().for_each(|view| view.level = Level::Unknown);
+    world.live(&seen, &silent);
+    let shown = ask(&world, "top -A --fail-on high -o json").await.unwrap();
+    assert!(shown.code == 1 && shown.notes.concat().contains("--fail-on could not be answered"), "{:?}", shown.notes);
+    assert_eq!(ask(&world, "top -A").await.unwrap().code, 0, "only a gate needs an answer");
+    let none = ContainerList { containers: Vec::new(), ..containers() };
+    world.live(&none, &silent);
+    assert_eq!(ask(&world, "top -A --fail-on high").await.unwrap().code, 0);
+    silent.nodes.iter_mut().for_each(|node| node.report_age_seconds = 240.0);
+    world.live(&none, &silent);
+    assert_eq!(ask(&world, "top -A --fail-on high").await.unwrap().code, 1);
+}
+
+#[tokio::test]
 async fn doctor_passes_a_healthy_installation() {
     let world = World::healthy();
     golden("doctor", &show(&world, "doctor").await);

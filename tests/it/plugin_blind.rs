@@ -119,6 +119,9 @@ async fn without_any_right_each_command_names_the_right_that_it_needs() {
         assert!(text.contains("ask for the right to") || text.contains("ask an administrator"), "{command}: {text}");
     }
     assert!(of(&sheet, "doctor").contains("ok      api"), "what can be seen is shown");
+    for command in ["doctor", "version"] {
+        assert!(of(&sheet, command).contains("[exit 1]"), "{command} could not find out");
+    }
 }
 
 #[tokio::test]
