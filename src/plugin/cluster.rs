@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -36,6 +36,12 @@ pub enum Error {
         what: String,
         /// The right that is missing, as `kubectl auth can-i` takes it.
         right: String,
+    },
+    /// The API server does not know who asks.
+    #[error("{what}: the API server does not accept your credentials")]
+    Unauthenticated {
+        /// What was tried.
+        what: String,
     },
     /// The object or the kind is not there.
     #[error("{what}: not found")]
@@ -82,6 +88,7 @@ impl Error {
     pub fn fix(&self) -> String {
         match self {
             Self::Config(_) => "set KUBECONFIG or --kubeconfig, and look at `kubectl config get-contexts`".to_owned(),
+            Self::Unauthenticated { .. } => "log in again, or renew the token in your kubeconfig".to_owned(),
             Self::Forbidden { right, .. } => format!("ask for the right to {right}"),
             Self::NotFound { what } if what.contains("gpumem.dev") => {
                 "the operator's CRDs are not installed in this cluster, or not in the version of this plugin: install the chart, \
@@ -115,9 +122,8 @@ impl Error {
     pub(super) fn of(what: impl Into<String>, right: impl Into<String>, error: kube::Error) -> Self {
         let what = what.into();
         match error {
-            kube::Error::Api(status) if status.code == 403 || status.code == 401 => {
-                Self::Forbidden { what, right: right.into() }
-            }
+            kube::Error::Api(status) if status.code == 401 => Self::Unauthenticated { what },
+            kube::Error::Api(status) if status.code == 403 => Self::Forbidden { what, right: right.into() },
             kube::Error::Api(status) if status.code == 404 => Self::NotFound { what },
             kube::Error::Api(status) => Self::Api { what, problem: status.message.clone() },
             other => Self::Api { what, problem: chain(&other) },
@@ -192,6 +198,12 @@ impl Cluster {
             }
         }
         Ok(found)
+    }
+
+    /// Whether a namespace exists, as far as can be seen.
+    pub async fn has(&self, namespace: &str) -> bool {
+        let api: Api<Namespace> = Api::all(self.client.clone());
+        !matches!(api.get_opt(namespace).await, Ok(None))
     }
 
     /// The namespaces that are looked at, in words.
@@ -285,7 +297,7 @@ impl Cluster {
                 Err(error) => {
                     let error = Error::of(what, format!("get pods/proxy in namespace {namespace}"), error);
                     // What is not permitted for one is not permitted for the next either.
-                    if matches!(error, Error::Forbidden { .. }) {
+                    if matches!(error, Error::Forbidden { .. } | Error::Unauthenticated { .. }) {
                         return Err(error);
                     }
                     first.get_or_insert(error);

@@ -134,9 +134,9 @@ pub enum Command {
     Policy(PolicyCommand),
     /// Stop every action of every policy of the cluster, within seconds.
     Pause {
-        /// Why, and who: it is shown wherever an action is held.
-        #[arg(long, default_value = "paused with kubectl gpumem")]
-        reason: String,
+        /// Why, and who: it is shown wherever an action is held [default: what a pause says already].
+        #[arg(long)]
+        reason: Option<String>,
     },
     /// End a pause.
     Resume,
@@ -304,8 +304,8 @@ pub async fn run(command: &Command, cluster: &Cluster, style: Style, now: jiff::
         Command::Top { args, printing } => top::run(cluster, args, printing.output, style).await,
         Command::Explain { args, printing } => explain::run(cluster, args, printing.output, style).await,
         Command::Doctor { printing } => doctor::run(cluster, now, printing.output, style).await,
-        Command::Pause { reason } => brake::set(cluster, Some(reason), style).await,
-        Command::Resume => brake::set(cluster, None, style).await,
+        Command::Pause { reason } => brake::set(cluster, brake::Turn::Pause(reason.as_deref()), style).await,
+        Command::Resume => brake::set(cluster, brake::Turn::Resume, style).await,
         Command::Version { .. } => version(cluster).await,
         // Need no cluster: `Cli::main` has run them.
         Command::Policy(_)

@@ -88,7 +88,12 @@ pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -
     if listed.items.is_empty() && matches!(output, Output::Table | Output::Wide) {
         let place =
             if matches!(args.rows, Rows::Pods | Rows::Workloads) { cluster.place() } else { "the cluster".to_owned() };
-        seen.not_seen.insert(0, format!("nothing holds GPU memory in {place}"));
+        let is_there = match &cluster.namespace {
+            Some(namespace) if matches!(args.rows, Rows::Pods | Rows::Workloads) => cluster.has(namespace).await,
+            _ => true,
+        };
+        let what = if is_there { "nothing holds GPU memory in" } else { "there is no" };
+        seen.not_seen.insert(0, format!("{what} {place}"));
         listed.rows.clear();
     }
     let code = match args.fail_on {

@@ -377,6 +377,8 @@ fn a_demo_is_coloured_where_it_is_wanted_and_refuses_a_speed_that_is_none() {
     let plugin = env!("CARGO_BIN_EXE_kubectl-gpumem");
     assert!(sh(plugin, &["demo", "--color", "always"]).0.contains("\u{1b}[31mHigh"));
     assert!(!sh(plugin, &["demo", "--color", "never"]).0.contains('\u{1b}'));
+    let (_, error, code) = sh(plugin, &["demo", "--seed", "x"]);
+    assert!(code == 2 && error.contains("give a whole number"), "{error}");
     for speed in ["0", "-3", "fast", "1e9", "NaN"] {
         let (text, error, code) = sh(plugin, &["demo", "--speed", speed]);
         assert!(code == 2 && text.is_empty() && !error.is_empty(), "{speed}: {code} {error}");

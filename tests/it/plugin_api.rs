@@ -47,6 +47,7 @@ impl World {
             let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");
             world.set(&path, &serde_json::to_value(&definition).unwrap());
         }
+        world.set("/api/v1/namespaces/team-a", &json!({"metadata": {"name": "team-a"}}));
         world.review(true);
         world.set_pods("controller", &[(CONTROLLER, "", true), (REPLICA, "", true)]);
         world.set_pods("agent", &[("agent-a", "node-a", true), ("agent-b", "node-b", true)]);

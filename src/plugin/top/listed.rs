@@ -287,7 +287,10 @@ pub(super) fn by_gpu(nodes: &NodeList, seen: &Seen, sort: Sort) -> Listed {
     let sums = sums(&seen.containers, |view| view.device.as_str());
     let nothing = Sum::default();
     let devices = nodes.nodes.iter().flat_map(|node| node.devices.iter().map(move |device| (node, device)));
-    let lines = devices.map(|(node, device)| {
+    let mut devices: Vec<_> = devices.collect();
+    // Equal lines stay in this order, so that a watched screen stands still.
+    devices.sort_by_key(|(node, device)| (&node.node, device.gpu, &device.device));
+    let lines = devices.into_iter().map(|(node, device)| {
         let sum = sums.get(device.device.as_str()).unwrap_or(&nothing);
         let shown = match (device.used_bytes, device.capacity_bytes) {
             (Some(used), Some(capacity)) => {
