@@ -57,6 +57,14 @@ pub enum Error {
         /// How it failed.
         problem: String,
     },
+    /// Nothing answers where the API server should be.
+    #[error("{what}: {problem}")]
+    Unreachable {
+        /// What was tried.
+        what: String,
+        /// How it failed.
+        problem: String,
+    },
     /// The operator is not where it was looked for.
     #[error("no controller of gpu-memory-operator in {place}")]
     NoController {
@@ -96,10 +104,10 @@ impl Error {
                     .to_owned()
             }
             Self::NotFound { .. } => "check its name and the namespace (-n)".to_owned(),
-            Self::Api { what, .. } if what.starts_with("live data") => {
+            Self::Api { what, .. } | Self::Unreachable { what, .. } if what.starts_with("live data") => {
                 "is that controller Ready, and may the API server reach its metrics port (NetworkPolicy)?".to_owned()
             }
-            Self::Api { .. } => {
+            Self::Api { .. } | Self::Unreachable { .. } => {
                 "try `kubectl get --raw /readyz`; if that works, run `kubectl gpumem doctor`".to_owned()
             }
             Self::NoController { .. } => {
@@ -126,7 +134,7 @@ impl Error {
             kube::Error::Api(status) if status.code == 403 => Self::Forbidden { what, right: right.into() },
             kube::Error::Api(status) if status.code == 404 => Self::NotFound { what },
             kube::Error::Api(status) => Self::Api { what, problem: status.message.clone() },
-            other => Self::Api { what, problem: chain(&other) },
+            other => Self::Unreachable { what, problem: chain(&other) },
         }
     }
 }
@@ -142,6 +150,8 @@ pub struct Cluster {
     pub operator: Option<String>,
     /// The time of day: what a status says is as old as the status.
     pub clock: fn() -> Timestamp,
+    /// Address and context of the API server, in words.
+    pub server: String,
 }
 
 /// The operator in a cluster.

@@ -392,8 +392,17 @@ fn holds(nodes: &NodeList) -> Vec<Check> {
         let failing: Vec<_> = able.iter().filter(|(_, ability)| !ability.works).collect();
         let (_, first) = able.first()?;
         let working = able.len() - failing.len();
+        let untried: Vec<_> = able.iter().filter(|(_, ability)| is_untried(ability)).collect();
         let Some((node, ability)) = failing.first() else {
-            return Some(check(name, Verdict::Ok, format!("{what} on {working} nodes, by {}", first.detail), ""));
+            // What was not tried is not said to hold.
+            if let Some((node, ability)) = untried.first() {
+                let names: Vec<String> = untried.iter().map(|(node, _)| node.node.clone()).collect();
+                let found = format!("whether {what} is not known on {}: {}", few(&names), ability.detail);
+                let fix = format!("the log of the agent on {} (docs/limits.md says what it needs)", node.node);
+                return Some(check(name, Verdict::Warning, found, fix));
+            }
+            let nodes = counted(working, "node", "nodes");
+            return Some(check(name, Verdict::Ok, format!("{what} on {nodes}, by {}", first.detail), ""));
         };
         let names: Vec<String> = failing.iter().map(|(node, _)| node.node.clone()).collect();
         let found = format!("{what} on {working} of {} nodes; not on {}", able.len(), few(&names));
@@ -407,6 +416,11 @@ fn holds(nodes: &NodeList) -> Vec<Check> {
     .into_iter()
     .flatten()
     .collect()
+}
+
+/// Whether an agent says that something works which it could not try.
+fn is_untried(ability: &AbilityView) -> bool {
+    ability.works && ability.detail.contains(", not tried: ")
 }
 
 fn versions(operator: &Operator, nodes: &NodeList) -> Check {

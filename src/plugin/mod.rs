@@ -288,6 +288,10 @@ impl Cli {
             }
             let code = match outcome {
                 Ok(shown) => shown.print("gpumem"),
+                Err(error @ Error::Unreachable { .. }) => {
+                    complain(&format!("{error}\n   at: {}\n   fix: {}", cluster.server, error.fix()));
+                    ExitCode::from(FAILED)
+                }
                 Err(error) => failed(&error),
             };
             if !watch {
@@ -336,7 +340,11 @@ async fn version(cluster: &Cluster) -> Result<Shown, Error> {
             shown.text.extend(["agents      ", &agents, "\n"]);
         }
         Err(error) => {
-            shown.notes.push(error.line());
+            let at = match &error {
+                Error::Unreachable { .. } => format!(" (at {})", cluster.server),
+                _ => String::new(),
+            };
+            shown.notes.push(error.line() + &at);
             shown.code = FAILED;
         }
     }

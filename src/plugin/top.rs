@@ -73,7 +73,7 @@ pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -
     seen::sort(&mut seen.containers, args.sort);
     let worst = seen.containers.iter().map(|view| view.level).max().unwrap_or(Level::Low);
     // A gate must not pass because nothing was seen. A cluster that is seen and empty passes.
-    let is_blind = match &nodes {
+    let mut is_blind = match &nodes {
         _ if !seen.containers.is_empty() => seen.containers.iter().all(|view| view.level == Level::Unknown),
         Ok(nodes) if seen.is_live => !nodes.nodes.is_empty() && nodes.nodes.iter().all(seen::is_unseen),
         _ => !seen.is_live,
@@ -92,6 +92,7 @@ pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -
             Some(namespace) if matches!(args.rows, Rows::Pods | Rows::Workloads) => cluster.has(namespace).await,
             _ => true,
         };
+        is_blind |= !is_there;
         let what = if is_there { "nothing holds GPU memory in" } else { "there is no" };
         seen.not_seen.insert(0, format!("{what} {place}"));
         listed.rows.clear();

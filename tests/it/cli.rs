@@ -283,7 +283,8 @@ fn what_was_never_judged_is_said_with_why_and_is_no_all_is_well() {
     let (file, head) = (path.display().to_string(), "t_s,container,used_mib,capacity_mib\n");
     let plugin = env!("CARGO_BIN_EXE_kubectl-gpumem");
     let rows = |from: u32, until: u32, name: &str| -> String {
-        (from..=until).step_by(5).map(|t_s| format!("{t_s},{name},{},24576\n", (t_s * 58).min(24_576))).collect()
+        let row = |t_s: u32| format!("{t_s},{name},{},24576\n", (t_s * 58).min(24_576));
+        (from..=until).step_by(5).map(row).collect::<Vec<_>>().concat()
     };
     for (text, says) in [
         (
@@ -303,8 +304,8 @@ fn what_was_never_judged_is_said_with_why_and_is_no_all_is_well() {
             assert!(code == 1 && error.contains("judged: "), "{verb}: {code} {text}{error}");
         }
     }
-    let flat: String = (0..3600).step_by(5).map(|t_s| format!("{t_s},side,900,24576\n")).collect();
-    std::fs::write(&path, format!("{head}{flat}{}", rows(3600, 3900, "late"))).unwrap();
+    let flat: Vec<String> = (0..3600).step_by(5).map(|t_s| format!("{t_s},side,900,24576\n")).collect();
+    std::fs::write(&path, format!("{head}{}{}", flat.concat(), rows(3600, 3900, "late"))).unwrap();
     let (text, error, code) = gpumem(&["replay", "--summary", &file]);
     assert_eq!((text.as_str(), code), ("no alarm would have been raised of what was judged\n", 0), "{error}");
     assert!(error.contains("container late was never judged"), "{error}");

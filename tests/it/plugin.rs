@@ -268,6 +268,7 @@ async fn a_namespace_that_is_none_is_said_to_be_that() {
     let list = gpumem::api::view::ContainerList { containers: Vec::new(), ..containers() };
     world.live(&list, &nodes());
     assert_eq!(show(&world, "top -n nosuch").await, "gpumem: there is no namespace nosuch\n[exit 0]\n");
+    assert_eq!(ask(&world, "top -n nosuch --fail-on high").await.unwrap().code, 1, "a gate does not pass a slip");
     world.refuse(403, "/api/v1/namespaces/nosuch");
     let refused = show(&world, "top -n nosuch").await;
     assert_eq!(refused, "gpumem: nothing holds GPU memory in namespace nosuch\n[exit 0]\n");
@@ -368,6 +369,22 @@ async fn doctor_names_what_is_broken_and_what_to_do() {
     world.review(false);
     world.refuse(404, "/customresourcedefinitions/gpumemoryprofiles.gpumem.dev");
     golden("doctor-broken", &show(&world, "doctor").await);
+}
+
+#[tokio::test]
+async fn doctor_does_not_say_of_limits_that_were_not_tried_that_they_hold() {
+    let mut world = World::healthy();
+    let mut seen = nodes();
+    let detail = "nvml-cgroup (simulated), not tried: no cgroup could be made for it";
+    seen.nodes[0].limits = Some(AbilityView { works: true, detail: detail.into() });
+    world.live(&containers(), &seen);
+    let text = show(&world, "doctor -o wide").await;
+    assert!(
+        text.contains("look    limits      whether memory limits hold is not known on node-a: nvml-cgroup"),
+        "{text}"
+    );
+    assert!(!text.contains("memory limits hold on"), "{text}");
+    assert!(text.ends_with("[exit 0]\n"), "{text}");
 }
 
 #[tokio::test]

@@ -133,7 +133,7 @@ impl World {
         });
         let client = kube::Client::new(service, "team-a");
         let clock = || "2026-11-29T12:00:04Z".parse().unwrap();
-        Cluster { client, namespace: namespace.map(str::to_owned), operator: None, clock }
+        Cluster { client, namespace: namespace.map(str::to_owned), operator: None, clock, server: "a test".to_owned() }
     }
 
     async fn answer(&self, request: http::Request<Body>) -> http::Response<Body> {

@@ -220,3 +220,27 @@ fn a_context_that_is_none_is_an_error_of_every_command_with_the_way_to_list_them
         assert_eq!(text.is_empty(), command != "version", "{command}: {text}");
     }
 }
+
+#[test]
+fn an_api_server_that_does_not_answer_is_named_with_its_context() {
+    let folder = crate::support::Folder::new();
+    let file = folder.0.join("config");
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: away\nclusters: [{{name: c, cluster: {{server: \"http://127.0.0.1:{port}\"}}}}]\n\
+         contexts: [{{name: away, context: {{cluster: c, user: u}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    for command in COMMANDS {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-gpumem"))
+            .args(command.split(' '))
+            .arg("--kubeconfig")
+            .arg(&file)
+            .output()
+            .unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command}: {error}");
+        assert!(error.contains(&format!("http://127.0.0.1:{port}/, context away")), "{command}: {error}");
+    }
+}
