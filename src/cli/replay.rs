@@ -1,18 +1,21 @@
 //! `gpumem replay FILE.csv`: what the forecast would have said of recorded data, and when a policy would have raised an
 //! alarm. Flows in: flags and files. Flows out: text. All thinking is [`gpumem_engine::replay`]'s.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use gpumem_engine::forecast::{Outlook, Unknown};
 use gpumem_engine::policy::{Budget, Mode, Policy, PolicyKey};
 use gpumem_engine::quantity::Bytes;
-use gpumem_engine::replay::{self, Options, Row};
+use gpumem_engine::replay::{self, Evaluation, Level, Options, Row};
 use kube::ResourceExt;
 
-use super::{Format, Shown, page, read, units};
+use super::{FAILED, FINE, Format, Shown, page, read, units};
 use crate::api::convert::{self, Rejection};
 use crate::api::crd;
 use crate::api::policy::{GpuMemoryPolicy, PodSelector, PolicyMode};
+use crate::plugin::text::time;
 
 /// Replay a recording through the forecast.
 ///
@@ -129,6 +132,9 @@ pub fn run(args: &Args, terminal: Option<usize>) -> Result<Shown, Error> {
     let evaluations = replay::evaluate(&rows, &options);
     let episodes = if args.summary { replay::episodes(&evaluations) } else { Vec::new() };
     let note = no_capacity(&rows, &options);
+    let unjudged =
+        if args.summary { never_judged(&rows, &evaluations, &options, |_| true) } else { Unjudged::default() };
+    let is_blind = args.summary && unjudged.is_all;
     let text = match (args.output, args.summary) {
         // A line each, whatever the width: one looks for where it changes.
         (Format::Table | Format::Wide, false) => {
@@ -136,14 +142,70 @@ pub fn run(args: &Args, terminal: Option<usize>) -> Result<Shown, Error> {
             page::clip(&replay::table(&evaluations), columns)
         }
         // "No alarm" would be taken for "all is well".
-        (Format::Table | Format::Wide, true) if note.is_some() => "nothing was judged\n".to_owned(),
+        (Format::Table | Format::Wide, true) if is_blind => "nothing was judged\n".to_owned(),
+        (Format::Table | Format::Wide, true) if episodes.is_empty() && !unjudged.why.is_empty() => {
+            "no alarm would have been raised of what was judged\n".to_owned()
+        }
         (Format::Table | Format::Wide, true) => page::fit(&replay::summary(&episodes), width),
         (Format::Json, false) => lines(&evaluations),
         (Format::Json, true) => lines(&episodes),
     };
     let mut shown = Shown::fine(text);
-    shown.notes.extend(note);
+    // Without a capacity it is the same for all.
+    let why = if note.is_some() { Vec::new() } else { unjudged.why };
+    shown.notes.extend(note.into_iter().chain(why));
+    shown.code = if is_blind { FAILED } else { FINE };
     Ok(shown)
+}
+
+/// What a recording has and no alarm could have come of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unjudged {
+    /// Each container that was never judged, and why.
+    pub why: Vec<String>,
+    /// Whether nothing else is in the recording.
+    pub is_all: bool,
+}
+
+/// What of the recording was never judged, among the containers that `is_asked` names.
+pub fn never_judged(
+    rows: &[Row],
+    evaluations: &[Evaluation],
+    options: &Options,
+    is_asked: impl Fn(&str) -> bool,
+) -> Unjudged {
+    let mut lengths: BTreeMap<(&str, &str), (f64, f64)> = BTreeMap::new();
+    for row in rows.iter().filter(|row| is_asked(&row.container)) {
+        lengths.entry((&row.container, &row.gpu)).or_insert((row.t_s, row.t_s)).1 = row.t_s;
+    }
+    let all = lengths.len();
+    let mut newest: BTreeMap<(&str, &str), &Evaluation> = BTreeMap::new();
+    for evaluation in evaluations {
+        let key = (&*evaluation.container, &*evaluation.gpu);
+        if evaluation.level != Level::Unknown {
+            lengths.remove(&key);
+        }
+        newest.insert(key, evaluation);
+    }
+    let sentence = |((container, gpu), (first, last)): (&(&str, &str), &(f64, f64))| {
+        let place = if gpu.is_empty() { String::new() } else { format!(" on {gpu}") };
+        let why = match newest.get(&(*container, *gpu)).map(|newest| (&newest.forecast.outlook, newest)) {
+            None => "it ended before the first look at it".to_owned(),
+            // The level waits for the warm-up, the forecast for less.
+            Some((Outlook::Known { .. } | Outlook::Unknown { why: Unknown::WarmingUp }, _)) => format!(
+                "warming up the whole time (it needs {}, the recording has {})",
+                time(options.prediction.warm_up.as_secs_f64()),
+                time(last - first)
+            ),
+            Some((Outlook::Unknown { .. }, newest)) => newest.forecast.reason.clone(),
+        };
+        format!("container {container}{place} was never judged: {why}")
+    };
+    let mut why: Vec<String> = lengths.iter().map(sentence).collect();
+    if rows.is_empty() {
+        why.push("nothing was judged: the recording has no sample".to_owned());
+    }
+    Unjudged { is_all: lengths.len() == all, why }
 }
 
 /// Rows of the file, and what a policy asks of them.
@@ -174,7 +236,7 @@ pub fn asked(mut rows: Vec<Row>, capacity: Option<Bytes>, policy: &Policy) -> (V
 
 /// What to say where nothing tells how much a device holds.
 pub fn no_capacity(rows: &[Row], options: &Options) -> Option<String> {
-    let unknown = options.capacity.is_none() && rows.iter().all(|row| row.capacity.is_none());
+    let unknown = options.capacity.is_none() && !rows.is_empty() && rows.iter().all(|row| row.capacity.is_none());
     unknown.then(|| {
         "no capacity is known, so there is no forecast: give --capacity, or a column capacity_mib in the file"
             .to_owned()

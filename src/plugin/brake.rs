@@ -1,5 +1,5 @@
 //! `pause` and `resume`: the administrator's brake over every policy, a key of the ledger that the controller reads right
-//! before each act. No restart, no Helm: it holds within seconds, and for actions already recorded too.
+//! before each act. A pause over a pause keeps the reason that somebody gave, unless a new one is given. No restart, no Helm: it holds within seconds, and for actions already recorded too.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
@@ -16,8 +16,20 @@ const PAUSE: &str = "pause";
 /// Who wrote it.
 const MANAGER: &str = "kubectl-gpumem";
 
-/// Pauses with a reason, or ends the pause with `None`.
-pub async fn set(cluster: &Cluster, reason: Option<&str>, style: Style) -> Result<Shown, Error> {
+/// What is written where no reason is given.
+const NO_REASON: &str = "paused with kubectl gpumem";
+
+/// What to do with the pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn<'a> {
+    /// Pause, for a reason where one is given.
+    Pause(Option<&'a str>),
+    /// End the pause.
+    Resume,
+}
+
+/// Pauses, or ends the pause.
+pub async fn set(cluster: &Cluster, turn: Turn<'_>, style: Style) -> Result<Shown, Error> {
     let operator = cluster.operator().await?;
     let namespace = operator.namespace;
     let name = operator.controllers.iter().find_map(|pod| argument(pod, "--ledger")).ok_or_else(|| {
@@ -28,8 +40,19 @@ pub async fn set(cluster: &Cluster, reason: Option<&str>, style: Style) -> Resul
     let api: Api<ConfigMap> = Api::namespaced(cluster.client.clone(), &namespace);
     let found = api.get_opt(&name).await.map_err(|error| Error::of(&what, right("get"), error))?;
     let before = found.as_ref().and_then(|ledger| ledger.data.as_ref()?.get(PAUSE).cloned()).unwrap_or_default();
+    let old = before.trim();
+    let reason = match turn {
+        Turn::Resume => None,
+        Turn::Pause(None) if !old.is_empty() => {
+            let said = format!(
+                "paused already, and it stays so until `kubectl gpumem resume` (ledger {namespace}/{name}, reason: {old})\n"
+            );
+            return Ok(Shown::fine(fit(&said, style.page())));
+        }
+        Turn::Pause(given) => Some(given.unwrap_or(NO_REASON)),
+    };
     let text = match (reason, found) {
-        (None, _) if before.trim().is_empty() => {
+        (None, _) if old.is_empty() => {
             return Ok(Shown::fine(format!("nothing is paused (ledger {namespace}/{name})\n")));
         }
         (Some(reason), None) => {
@@ -52,11 +75,15 @@ pub async fn set(cluster: &Cluster, reason: Option<&str>, style: Style) -> Resul
         }
     };
     let said = match reason {
+        Some(reason) if !old.is_empty() => format!(
+            "paused already (reason: {old}); the reason is now: {reason} (ledger {namespace}/{text})\nIt holds until \
+             `kubectl gpumem resume`.\n"
+        ),
         Some(reason) => format!(
             "paused: no policy of this cluster acts until `kubectl gpumem resume` (ledger {namespace}/{text}, \
              reason: {reason})\nForecasts, statuses and alerts go on.\n"
         ),
-        None => format!("resumed: policies act again as their modes allow (was paused: {})\n", before.trim()),
+        None => format!("resumed: policies act again as their modes allow (was paused: {old})\n"),
     };
     Ok(Shown::fine(fit(&said, style.page())))
 }

@@ -1,8 +1,10 @@
 //! Everything the plugin asks of a cluster. I/O only: what is found goes out as it is, and what could not be seen as an
 //! [`Error`] that says what to do about it.
 
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
@@ -35,6 +37,12 @@ pub enum Error {
         /// The right that is missing, as `kubectl auth can-i` takes it.
         right: String,
     },
+    /// The API server does not know who asks.
+    #[error("{what}: the API server does not accept your credentials")]
+    Unauthenticated {
+        /// What was tried.
+        what: String,
+    },
     /// The object or the kind is not there.
     #[error("{what}: not found")]
     NotFound {
@@ -44,6 +52,14 @@ pub enum Error {
     /// Anything else.
     #[error("{what}: {problem}")]
     Api {
+        /// What was tried.
+        what: String,
+        /// How it failed.
+        problem: String,
+    },
+    /// Nothing answers where the API server should be.
+    #[error("{what}: {problem}")]
+    Unreachable {
         /// What was tried.
         what: String,
         /// How it failed.
@@ -71,6 +87,16 @@ pub enum Error {
         /// What it takes.
         takes: &'static str,
     },
+    /// The operator is there, and none of its controllers runs.
+    #[error("the controller's Deployment {namespace}/{name} has no ready replica")]
+    NoReplica {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Replicas that it asks for.
+        wanted: i32,
+    },
     /// An answer that is not understood.
     #[error("{what}: the answer is not understood ({problem})")]
     Foreign {
@@ -86,6 +112,7 @@ impl Error {
     pub fn fix(&self) -> String {
         match self {
             Self::Config(_) => "set KUBECONFIG or --kubeconfig, and look at `kubectl config get-contexts`".to_owned(),
+            Self::Unauthenticated { .. } => "log in again, or renew the token in your kubeconfig".to_owned(),
             Self::Forbidden { right, .. } => format!("ask for the right to {right}"),
             Self::NotFound { what } if what.contains("gpumem.dev") => {
                 "the operator's CRDs are not installed in this cluster, or not in the version of this plugin: install the chart, \
@@ -93,10 +120,10 @@ impl Error {
                     .to_owned()
             }
             Self::NotFound { .. } => "check its name and the namespace (-n)".to_owned(),
-            Self::Api { what, .. } if what.starts_with("live data") => {
+            Self::Api { what, .. } | Self::Unreachable { what, .. } if what.starts_with("live data") => {
                 "is that controller Ready, and may the API server reach its metrics port (NetworkPolicy)?".to_owned()
             }
-            Self::Api { .. } => {
+            Self::Api { .. } | Self::Unreachable { .. } => {
                 "try `kubectl get --raw /readyz`; if that works, run `kubectl gpumem doctor`".to_owned()
             }
             Self::NoController { .. } => {
@@ -107,6 +134,10 @@ impl Error {
                 "get what is missing, or see what statuses tell with `kubectl gpumem top pods`; it may well be there".to_owned()
             }
             Self::Form { .. } => "use -o json, or -o csv with `kubectl gpumem top`".to_owned(),
+            Self::NoReplica { namespace, name, wanted: 0 } => {
+                format!("it asks for none: kubectl -n {namespace} scale deployment {name} --replicas=1")
+            }
+            Self::NoReplica { namespace, name, .. } => format!("kubectl -n {namespace} describe deployment {name}"),
             Self::Foreign { .. } => "plugin and controller differ in version: see `kubectl gpumem version`".to_owned(),
         }
     }
@@ -119,12 +150,11 @@ impl Error {
     pub(super) fn of(what: impl Into<String>, right: impl Into<String>, error: kube::Error) -> Self {
         let what = what.into();
         match error {
-            kube::Error::Api(status) if status.code == 403 || status.code == 401 => {
-                Self::Forbidden { what, right: right.into() }
-            }
+            kube::Error::Api(status) if status.code == 401 => Self::Unauthenticated { what },
+            kube::Error::Api(status) if status.code == 403 => Self::Forbidden { what, right: right.into() },
             kube::Error::Api(status) if status.code == 404 => Self::NotFound { what },
             kube::Error::Api(status) => Self::Api { what, problem: status.message.clone() },
-            other => Self::Api { what, problem: chain(&other) },
+            other => Self::Unreachable { what, problem: chain(&other) },
         }
     }
 }
@@ -138,6 +168,10 @@ pub struct Cluster {
     pub namespace: Option<String>,
     /// Where the operator is, where that was said.
     pub operator: Option<String>,
+    /// The time of day: what a status says is as old as the status.
+    pub clock: fn() -> Timestamp,
+    /// Address and context of the API server, in words.
+    pub server: String,
 }
 
 /// The operator in a cluster.
@@ -196,6 +230,12 @@ impl Cluster {
         Ok(found)
     }
 
+    /// Whether a namespace exists, as far as can be seen.
+    pub async fn has(&self, namespace: &str) -> bool {
+        let api: Api<Namespace> = Api::all(self.client.clone());
+        !matches!(api.get_opt(namespace).await, Ok(None))
+    }
+
     /// The namespaces that are looked at, in words.
     pub fn place(&self) -> String {
         self.namespace.as_ref().map_or_else(|| "all namespaces".to_owned(), |name| format!("namespace {name}"))
@@ -227,8 +267,7 @@ impl Cluster {
     pub async fn operator(&self) -> Result<Operator, Error> {
         let mut controllers = self.pods("controller").await?;
         let Some(namespace) = controllers.first().and_then(ResourceExt::namespace) else {
-            let place = self.operator.as_ref().map_or("any namespace".to_owned(), |name| format!("namespace {name}"));
-            return Err(Error::NoController { place });
+            return Err(self.nobody().await);
         };
         controllers.retain(|pod| pod.metadata.namespace.as_deref() == Some(&namespace));
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), &namespace);
@@ -239,6 +278,25 @@ impl Cluster {
         let leader = lease.as_ref().and_then(|lease| lease.spec.as_ref()?.holder_identity.clone());
         controllers.sort_by_key(|pod| (leader.as_deref() != Some(&pod.name_any()), !is_ready(pod), pod.name_any()));
         Ok(Operator { namespace, controllers, lease })
+    }
+
+    /// Why there is no pod of a controller. Whoever may not see Deployments is told no more than that.
+    async fn nobody(&self) -> Error {
+        let params = ListParams::default().labels(&format!("{PART_OF},{COMPONENT}=controller"));
+        let api: Api<Deployment> = match &self.operator {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        };
+        let found = list(api, params).await.unwrap_or_default();
+        if let Some(deployment) = found.first() {
+            return Error::NoReplica {
+                namespace: deployment.namespace().unwrap_or_default(),
+                name: deployment.name_any(),
+                wanted: deployment.spec.replicas.unwrap_or(1),
+            };
+        }
+        let place = self.operator.as_ref().map_or("any namespace".to_owned(), |name| format!("namespace {name}"));
+        Error::NoController { place }
     }
 
     /// Containers, from the first controller that answers.
@@ -269,7 +327,7 @@ impl Cluster {
                 Err(error) => {
                     let error = Error::of(what, format!("get pods/proxy in namespace {namespace}"), error);
                     // What is not permitted for one is not permitted for the next either.
-                    if matches!(error, Error::Forbidden { .. }) {
+                    if matches!(error, Error::Forbidden { .. } | Error::Unauthenticated { .. }) {
                         return Err(error);
                     }
                     first.get_or_insert(error);

@@ -28,11 +28,25 @@ pub(super) async fn cluster(cli: &Cli) -> Result<Cluster, Error> {
     // A person sees an error at once and asks again.
     config.default_retry = false;
     let namespace = config.default_namespace.clone();
+    let server = server(cli, &config);
     let client = Client::try_from(config).map_err(|error| wrong(&error))?;
     let namespace = match (cli.all_namespaces, &cli.namespace) {
         (true, _) => None,
         (false, Some(named)) => Some(named.clone()),
         (false, None) => Some(namespace),
     };
-    Ok(Cluster { client, namespace, operator: cli.operator_namespace.clone() })
+    Ok(Cluster { client, namespace, operator: cli.operator_namespace.clone(), clock: jiff::Timestamp::now, server })
+}
+
+/// `https://10.0.0.1:6443, context prod`: what a person needs who waits in vain.
+fn server(cli: &Cli, config: &Config) -> String {
+    let current = || {
+        let file = match &cli.kubeconfig {
+            Some(file) => Kubeconfig::read_from(file),
+            None => Kubeconfig::read(),
+        };
+        file.ok().and_then(|file| file.current_context)
+    };
+    let context = cli.context.clone().or_else(current).map(|context| format!(", context {context}"));
+    format!("{}{}", config.cluster_url, context.unwrap_or_default())
 }

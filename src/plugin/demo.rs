@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long)]
     pub plain: bool,
     /// Draws the fleet: the same seed tells the same story.
-    #[arg(long, default_value = "1")]
+    #[arg(long, value_parser = seed, default_value = "1")]
     pub seed: u64,
 }
 
@@ -60,6 +60,10 @@ pub enum Error {
 fn speed(text: &str) -> Result<f64, String> {
     let speed = text.trim_end_matches('x').parse::<f64>().ok();
     speed.filter(|speed| (1.0..=3600.0).contains(speed)).ok_or_else(|| "give a number from 1 to 3600".to_owned())
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("give a whole number from 0 to {}", u64::MAX))
 }
 
 /// Runs the command: on a terminal a screen, else text.

@@ -17,10 +17,12 @@ use super::table::{Output, Style, colored, csv, document, envelope};
 use super::text::{few, time};
 use crate::api::view::{AbilityView, Level, NodeList, NodeView};
 use crate::cli::page::wrap;
-use crate::cli::{FINE, NO, Shown};
+use crate::cli::{FAILED, FINE, NO, Shown};
 
 /// A lease that was not renewed for this long has no holder.
 const LEASE_ENDS: i64 = 15;
+/// What is said where nothing of the installation could be seen.
+const BLIND: &str = "nothing of the installation could be seen with your rights: whether it works is not known";
 
 /// What a check found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -95,12 +97,21 @@ pub async fn run(cluster: &Cluster, now: Timestamp, output: Output, style: Style
     }
     let worst = checks.iter().map(|check| check.verdict).max().unwrap_or(Verdict::Ok);
     let items: Vec<_> = checks.iter().filter_map(|check| serde_json::to_value(check).ok()).collect();
+    // Your rights and the server's version say nothing of the installation.
+    let of_installation = || checks.iter().filter(|check| !matches!(check.check, "api" | "right"));
+    let is_blind = of_installation().all(|check| check.verdict == Verdict::NotSeen);
+    let notes: Vec<String> = is_blind.then(|| BLIND.to_owned()).into_iter().collect();
+    let code = match worst {
+        Verdict::Failed => NO,
+        _ if is_blind => FAILED,
+        _ => FINE,
+    };
     let text = match output {
         Output::Table | Output::Wide => checks.iter().map(|check| line(check, style.of(output))).collect(),
         Output::Csv => csv(&["check", "verdict", "found", "fix"], &items),
-        Output::Json | Output::Yaml => document(&envelope("Diagnosis", &items, &[]), output),
+        Output::Json | Output::Yaml => document(&envelope("Diagnosis", &items, &notes), output),
     };
-    Ok(Shown { text, notes: Vec::new(), code: if worst == Verdict::Failed { NO } else { FINE } })
+    Ok(Shown { text, notes, code })
 }
 
 fn line(check: &Check, style: Style) -> String {
@@ -381,8 +392,17 @@ fn holds(nodes: &NodeList) -> Vec<Check> {
         let failing: Vec<_> = able.iter().filter(|(_, ability)| !ability.works).collect();
         let (_, first) = able.first()?;
         let working = able.len() - failing.len();
+        let untried: Vec<_> = able.iter().filter(|(_, ability)| is_untried(ability)).collect();
         let Some((node, ability)) = failing.first() else {
-            return Some(check(name, Verdict::Ok, format!("{what} on {working} nodes, by {}", first.detail), ""));
+            // What was not tried is not said to hold.
+            if let Some((node, ability)) = untried.first() {
+                let names: Vec<String> = untried.iter().map(|(node, _)| node.node.clone()).collect();
+                let found = format!("whether {what} is not known on {}: {}", few(&names), ability.detail);
+                let fix = format!("the log of the agent on {} (docs/limits.md says what it needs)", node.node);
+                return Some(check(name, Verdict::Warning, found, fix));
+            }
+            let nodes = counted(working, "node", "nodes");
+            return Some(check(name, Verdict::Ok, format!("{what} on {nodes}, by {}", first.detail), ""));
         };
         let names: Vec<String> = failing.iter().map(|(node, _)| node.node.clone()).collect();
         let found = format!("{what} on {working} of {} nodes; not on {}", able.len(), few(&names));
@@ -396,6 +416,11 @@ fn holds(nodes: &NodeList) -> Vec<Check> {
     .into_iter()
     .flatten()
     .collect()
+}
+
+/// Whether an agent says that something works which it could not try.
+fn is_untried(ability: &AbilityView) -> bool {
+    ability.works && ability.detail.contains(", not tried: ")
 }
 
 fn versions(operator: &Operator, nodes: &NodeList) -> Check {

@@ -134,9 +134,9 @@ pub enum Command {
     Policy(PolicyCommand),
     /// Stop every action of every policy of the cluster, within seconds.
     Pause {
-        /// Why, and who: it is shown wherever an action is held.
-        #[arg(long, default_value = "paused with kubectl gpumem")]
-        reason: String,
+        /// Why, and who: it is shown wherever an action is held [default: what a pause says already].
+        #[arg(long)]
+        reason: Option<String>,
     },
     /// End a pause.
     Resume,
@@ -293,6 +293,10 @@ impl Cli {
             }
             let code = match outcome {
                 Ok(shown) => shown.print("gpumem"),
+                Err(error @ Error::Unreachable { .. }) => {
+                    complain(&format!("{error}\n   at: {}\n   fix: {}", cluster.server, error.fix()));
+                    ExitCode::from(FAILED)
+                }
                 Err(error) => failed(&error),
             };
             if !watch {
@@ -309,8 +313,8 @@ pub async fn run(command: &Command, cluster: &Cluster, style: Style, now: jiff::
         Command::Top { args, printing } => top::run(cluster, args, printing.output, style).await,
         Command::Explain { args, printing } => explain::run(cluster, args, printing.output, style).await,
         Command::Doctor { printing } => doctor::run(cluster, now, printing.output, style).await,
-        Command::Pause { reason } => brake::set(cluster, Some(reason), style).await,
-        Command::Resume => brake::set(cluster, None, style).await,
+        Command::Pause { reason } => brake::set(cluster, brake::Turn::Pause(reason.as_deref()), style).await,
+        Command::Resume => brake::set(cluster, brake::Turn::Resume, style).await,
         Command::Version { .. } => version(cluster).await,
         // Need no cluster: `Cli::main` has run them.
         Command::Policy(_)
@@ -340,7 +344,14 @@ async fn version(cluster: &Cluster) -> Result<Shown, Error> {
             let agents = if agents.is_empty() { "none".to_owned() } else { agents.join(", ") };
             shown.text.extend(["agents      ", &agents, "\n"]);
         }
-        Err(error) => shown.notes.push(error.line()),
+        Err(error) => {
+            let at = match &error {
+                Error::Unreachable { .. } => format!(" (at {})", cluster.server),
+                _ => String::new(),
+            };
+            shown.notes.push(error.line() + &at);
+            shown.code = FAILED;
+        }
     }
     Ok(shown)
 }

@@ -11,6 +11,7 @@ use gpumem_engine::replay::{self, Episode, Options, Row};
 use serde::Serialize;
 
 use super::ladder;
+use crate::cli::replay::{Unjudged, never_judged};
 
 /// A device this full is out of memory for a job that grows: the next step or a fragment does the rest.
 const FULL: f64 = 0.97;
@@ -71,18 +72,19 @@ pub(super) struct Played {
     pub containers: usize,
     /// GPUs that they are on.
     pub gpus: usize,
+    /// Of those containers, what was never judged.
+    pub unjudged: Unjudged,
 }
 
 impl Played {
-    /// Says that there was nothing to play, which is no "all is well".
-    pub fn note(&self, policy: &Policy) -> Option<String> {
-        let nothing = self.containers == 0;
-        nothing.then(|| {
-            format!(
-                "policy {}: nothing in the recording is governed by it (its namespace, containers, or --pods)",
-                policy.key.name
-            )
-        })
+    /// Says what was not played or not judged, which is no "all is well".
+    pub fn notes(&self, policy: &Policy) -> Vec<String> {
+        let name = &policy.key.name;
+        if self.containers == 0 && self.unjudged.why.is_empty() {
+            let why = "nothing in the recording is governed by it (its namespace, containers, or --pods)";
+            return vec![format!("policy {name}: {why}")];
+        }
+        self.unjudged.why.iter().map(|why| format!("policy {name}: {why}")).collect()
     }
 }
 
@@ -91,7 +93,9 @@ pub(super) fn play(policy: &Policy, data: Data<'_>) -> Played {
     let Data { rows, options, ooms, is_named, pods } = data;
     let governs = |container: &str| governs(policy, pods, container, is_named);
     // Every row is judged, since neighbours fill the device too; alarms are only of what is governed.
-    let mut episodes = replay::episodes(&replay::evaluate(rows, options));
+    let evaluations = replay::evaluate(rows, options);
+    let unjudged = never_judged(rows, &evaluations, options, governs);
+    let mut episodes = replay::episodes(&evaluations);
     episodes.retain(|episode| governs(&episode.culprit));
     let mut alarms = judge(policy, rows, options, episodes);
     let window = 1.5 * policy.prediction.horizon.as_secs_f64();
@@ -122,7 +126,7 @@ pub(super) fn play(policy: &Policy, data: Data<'_>) -> Played {
     };
     let containers: BTreeSet<&str> = governed.iter().map(|row| row.container.as_str()).collect();
     let (containers, gpus) = (containers.len(), gpus.len());
-    Played { alarms, missed, containers, gpus }
+    Played { alarms, missed, containers, gpus, unjudged }
 }
 
 fn judge(policy: &Policy, rows: &[Row], options: &Options, episodes: Vec<Episode>) -> Vec<Alarm> {

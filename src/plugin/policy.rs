@@ -14,7 +14,7 @@ use super::play::{Alarm, Data, Played, play};
 use super::table::{Cell, Output, Style, csv, document, envelope, table};
 use super::text::{percent, time};
 use crate::cli::page::{fit, wrap};
-use crate::cli::{Shown, units};
+use crate::cli::{FAILED, FINE, Shown, units};
 
 /// Test a policy on recorded data.
 #[derive(Clone, Debug, clap::Args)]
@@ -34,12 +34,15 @@ pub struct TestArgs {
 pub fn test(args: &TestArgs, output: Output, style: Style) -> Result<Shown, crate::cli::replay::Error> {
     let style = style.of(output);
     let mut shown = Shown::default();
-    let mut items = Vec::new();
+    let (mut items, mut is_judged) = (Vec::new(), false);
     for policy in crate::cli::replay::policies(&args.filename)? {
         let (rows, options) = crate::cli::replay::prepare(&args.trace, args.capacity, Some(&policy))?;
         let played = play(&policy, Data { rows: &rows, options: &options, ooms: &[], is_named: false, pods: None });
-        shown.notes.extend(crate::cli::replay::no_capacity(&rows, &options));
-        shown.notes.extend(played.note(&policy));
+        let blind = crate::cli::replay::no_capacity(&rows, &options);
+        // Without a capacity it is the same for all.
+        let why = if blind.is_some() { Vec::new() } else { played.notes(&policy) };
+        shown.notes.extend(blind.into_iter().chain(why).filter(|note| !shown.notes.contains(note)).collect::<Vec<_>>());
+        is_judged |= !played.unjudged.is_all;
         let Played { alarms, missed, .. } = played;
         let fulfilled = alarms.iter().filter(|alarm| alarm.full_after_s.is_some()).count();
         match output {
@@ -64,6 +67,7 @@ pub fn test(args: &TestArgs, output: Output, style: Style) -> Result<Shown, crat
             shown.text = csv(&columns, &items);
         }
     }
+    shown.code = if is_judged { FINE } else { FAILED };
     Ok(shown)
 }
 

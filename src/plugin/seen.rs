@@ -2,15 +2,18 @@
 //! not, and in words what is missing.
 
 use gpumem_engine::quantity::counted;
+use jiff::Timestamp;
 
-use super::cluster::{Cluster, Error};
+use super::cluster::{Cluster, Error, Operator, is_ready};
 use super::text::{few, time};
-use crate::api::policy::{GpuMemoryPolicy, Risk};
+use crate::api::policy::{GpuMemoryPolicy, Risk, WorkloadStatus};
 use crate::api::profile::GpuMemoryProfile;
 use crate::api::view::{ContainerList, ContainerView, Level, Named, NodeList, Quantiles};
 
 /// A report older than this, in seconds, is missing: pulls come every five.
 pub const SILENT: f64 = 30.0;
+/// What a status of nobody who writes any more says is Unknown after so many seconds.
+const OLD: f64 = 60.0;
 
 /// Containers, as far as they can be seen.
 #[derive(Clone, Debug, Default)]
@@ -27,17 +30,18 @@ pub struct Seen {
 
 /// Containers of the namespaces that are looked at, and the nodes that were heard of; `query` narrows a live answer.
 pub async fn containers(cluster: &Cluster, query: &str) -> Result<(Seen, Result<NodeList, Error>), Error> {
-    let (live, nodes, why) = match cluster.operator().await {
+    let (live, nodes, why, is_written) = match cluster.operator().await {
         Ok(operator) => {
             let (live, nodes) = tokio::join!(cluster.containers(&operator, query), cluster.nodes(&operator));
             match live {
-                Ok(live) => (Some(live), nodes, String::new()),
-                Err(error) => (None, nodes, error.line()),
+                Ok(live) => (Some(live), nodes, String::new(), true),
+                Err(error) => (None, nodes, error.line(), runs(&operator)),
             }
         }
         Err(error) => {
             let why = format!("live data: {}", error.line());
-            (None, Err(error), why)
+            let is_written = !matches!(error, Error::NoController { .. } | Error::NoReplica { .. });
+            (None, Err(error), why, is_written)
         }
     };
     if let Some(live) = live {
@@ -57,16 +61,29 @@ pub async fn containers(cluster: &Cluster, query: &str) -> Result<(Seen, Result<
             Vec::new()
         }
     };
-    let containers = of_statuses(&policies, &profiles);
+    let now = (cluster.clock)();
+    let containers = of_statuses(&policies, &profiles, is_written, now);
     let mut seen = Seen { containers, waiting: Vec::new(), is_live: false, not_seen };
     seen.not_seen.push(format!(
-        "shown instead: the workloads most at risk in the {} of {} of {}; what no policy governs is not among them",
+        "shown instead: the workloads most at risk in the {} of {} of {}{}; what no policy governs is not among them",
         if policies.len() == 1 { "status" } else { "statuses" },
         counted(policies.len(), "policy", "policies"),
-        cluster.place()
+        cluster.place(),
+        written(&policies, now)
     ));
+    if !is_written {
+        seen.not_seen.push(format!(
+            "nobody writes these statuses now: after {} what they say is Unknown, never safe",
+            time(OLD)
+        ));
+    }
     sort(&mut seen.containers, Sort::Risk);
     Ok((seen, nodes))
+}
+
+/// Whether nothing new is known of a node.
+pub fn is_unseen(node: &crate::api::view::NodeView) -> bool {
+    node.report_age_seconds > SILENT || node.nvml == "Down"
 }
 
 /// Nodes of which nothing new is known: what runs there may be missing from a list, and is never safe.
@@ -117,13 +134,49 @@ fn of_live(list: ContainerList) -> Seen {
     seen
 }
 
-fn of_statuses(policies: &[GpuMemoryPolicy], profiles: &[GpuMemoryProfile]) -> Vec<ContainerView> {
+/// Whether a controller is there that may write statuses, though it does not answer here.
+fn runs(operator: &Operator) -> bool {
+    operator.controllers.iter().any(is_ready)
+}
+
+/// Seconds since the status of a policy was last written, by what the API server notes of it.
+fn age(policy: &GpuMemoryPolicy, now: Timestamp) -> Option<f64> {
+    let writes = policy.metadata.managed_fields.iter().flatten();
+    let of_status = writes.filter(|write| write.subresource.as_deref() == Some("status"));
+    let newest = of_status.filter_map(|write| Some(write.time.as_ref()?.0)).max()?;
+    Some((now.as_second() - newest.as_second()).max(0) as f64)
+}
+
+/// When the statuses that have workloads were written, as the end of a sentence.
+fn written(policies: &[GpuMemoryPolicy], now: Timestamp) -> String {
+    let has_workloads =
+        |policy: &&GpuMemoryPolicy| policy.status.as_ref().is_some_and(|status| !status.workloads.is_empty());
+    let ages: Option<Vec<f64>> = policies.iter().filter(has_workloads).map(|policy| age(policy, now)).collect();
+    let Some(ages) = ages else { return ", of unknown age".to_owned() };
+    match (ages.iter().copied().reduce(f64::min), ages.iter().copied().reduce(f64::max)) {
+        (Some(newest), Some(oldest)) if time(newest) == time(oldest) => format!(", last written {} ago", time(newest)),
+        (Some(newest), Some(oldest)) => format!(", last written {} to {} ago", time(newest), time(oldest)),
+        _ => String::new(),
+    }
+}
+
+/// What the statuses say, as of when they were written. One that a living controller keeps may stand for long where nothing
+/// changes; a time to OOM in it that is over was not kept, and neither is any of a controller that is gone.
+fn of_statuses(
+    policies: &[GpuMemoryPolicy],
+    profiles: &[GpuMemoryProfile],
+    is_written: bool,
+    now: Timestamp,
+) -> Vec<ContainerView> {
     let rows = policies.iter().flat_map(|policy| {
         let namespace = policy.metadata.namespace.clone().unwrap_or_default();
         let name = policy.metadata.name.clone().unwrap_or_default();
+        let age = age(policy, now);
         policy.status.iter().flat_map(|status| &status.workloads).map(move |workload| {
             let of_workload = |profile: &&GpuMemoryProfile| profile.spec.workload.uid == workload.workload.uid;
             let remembered = profiles.iter().find(of_workload).and_then(|profile| profile.status.as_ref());
+            let is_over = age.zip(workload.seconds_to_oom).is_some_and(|(age, soon)| age > soon as f64 + OLD);
+            let is_old = is_over || (!is_written && age.is_none_or(|age| age > OLD));
             ContainerView {
                 namespace: namespace.clone(),
                 pod: workload.pod.clone().unwrap_or_default(),
@@ -131,21 +184,35 @@ fn of_statuses(policies: &[GpuMemoryPolicy], profiles: &[GpuMemoryProfile]) -> V
                 owner: Some(Named { kind: workload.workload.kind.clone(), name: workload.workload.name.clone() }),
                 peak_bytes: remembered.and_then(|status| u64::try_from(status.peak_bytes?).ok()),
                 level: match workload.risk {
+                    _ if is_old => Level::Unknown,
                     Risk::Low => Level::Low,
                     Risk::Unknown => Level::Unknown,
                     Risk::Elevated => Level::Elevated,
                     Risk::High => Level::High,
                 },
+                // "In two minutes" would count from now.
                 seconds_to_oom: workload
                     .seconds_to_oom
+                    .filter(|_| is_written && !is_old)
                     .map(|seconds| Quantiles { q50: seconds as f64, ..Quantiles::default() }),
-                reason: workload.reason.clone(),
+                reason: as_of(workload, age),
+                unknown: is_old.then(|| "stale".to_owned()),
+                sample_age_seconds: age,
                 policy: Some(name.clone()),
                 ..ContainerView::default()
             }
         })
     });
     rows.collect()
+}
+
+/// What a status says of a workload, with the time that it speaks of.
+fn as_of(workload: &WorkloadStatus, age: Option<f64>) -> String {
+    let when = age.map_or("as of a status of unknown age".to_owned(), |age| format!("as of {} ago", time(age)));
+    let soon =
+        workload.seconds_to_oom.map_or(String::new(), |soon| format!(", out of memory {} later", time(soon as f64)));
+    let why = if workload.reason.is_empty() { String::new() } else { format!(": {}", workload.reason) };
+    format!("{when} {:?}{soon}{why}", workload.risk)
 }
 
 /// Order of a list.

@@ -21,7 +21,7 @@ use super::text::time;
 use super::{ladder, play, prometheus};
 use crate::cli::page::{fit, wrap};
 use crate::cli::replay::{self as command, Error};
-use crate::cli::{Shown, read, units};
+use crate::cli::{FAILED, FINE, Shown, read, units};
 
 /// Play a policy on what was recorded.
 #[derive(Clone, Debug, clap::Args)]
@@ -104,12 +104,11 @@ pub fn run(args: &SimulateArgs, now: f64, output: Output, style: Style) -> Resul
                 .to_owned(),
         );
     }
-    let mut items = Vec::new();
+    let (mut items, mut is_judged) = (Vec::new(), false);
     for mut policy in policies {
         let mode = std::mem::replace(&mut policy.mode, Mode::Enforce);
         let (rows, options) = command::asked(recording.rows.clone(), args.capacity, &policy);
-        let blind = command::no_capacity(&rows, &options).filter(|note| !shown.notes.contains(note));
-        shown.notes.extend(blind);
+        let blind = command::no_capacity(&rows, &options);
         let data = Data {
             rows: &rows,
             options: &options,
@@ -118,7 +117,10 @@ pub fn run(args: &SimulateArgs, now: f64, output: Output, style: Style) -> Resul
             pods: args.pods.as_deref(),
         };
         let played = play::play(&policy, data);
-        shown.notes.extend(played.note(&policy));
+        // Without a capacity it is the same for all.
+        let why = if blind.is_some() { Vec::new() } else { played.notes(&policy) };
+        shown.notes.extend(blind.into_iter().chain(why).filter(|note| !shown.notes.contains(note)).collect::<Vec<_>>());
+        is_judged |= !played.unjudged.is_all;
         let played = count(policy, mode, &recording, played);
         match output {
             Output::Table | Output::Wide => {
@@ -145,6 +147,7 @@ pub fn run(args: &SimulateArgs, now: f64, output: Output, style: Style) -> Resul
             shown.text = csv(&columns, &items);
         }
     }
+    shown.code = if is_judged { FINE } else { FAILED };
     Ok(shown)
 }
 

@@ -4,7 +4,7 @@ use super::cluster::{Cluster, Error};
 use super::seen::{self, Seen, Sort};
 use super::table::{Output, Style, csv, document, envelope, table};
 use crate::api::view::Level;
-use crate::cli::{FINE, NO, Shown};
+use crate::cli::{FAILED, FINE, NO, Shown};
 
 mod listed;
 
@@ -43,7 +43,7 @@ pub struct Args {
     /// Show containers on a screen of their own, with bars and history, until q.
     #[arg(long, conflicts_with_all = ["watch", "fail_on"])]
     pub tui: bool,
-    /// Exit with 3 when any line is at this level or above: elevated, high or critical. For CI.
+    /// Exit with 3 when any line is at this level or above: elevated, high or critical; with 1 when all are Unknown. For CI.
     #[arg(long, value_parser = level)]
     pub fail_on: Option<Level>,
 }
@@ -72,6 +72,12 @@ pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -
     let (mut seen, nodes) = seen::containers(cluster, &query).await?;
     seen::sort(&mut seen.containers, args.sort);
     let worst = seen.containers.iter().map(|view| view.level).max().unwrap_or(Level::Low);
+    // A gate must not pass because nothing was seen. A cluster that is seen and empty passes.
+    let mut is_blind = match &nodes {
+        _ if !seen.containers.is_empty() => seen.containers.iter().all(|view| view.level == Level::Unknown),
+        Ok(nodes) if seen.is_live => !nodes.nodes.is_empty() && nodes.nodes.iter().all(seen::is_unseen),
+        _ => !seen.is_live,
+    };
     let mut listed = match args.rows {
         Rows::Pods => pods(&seen, cluster.namespace.is_none()),
         Rows::Workloads => workloads(&seen, cluster.namespace.is_none(), args.sort),
@@ -82,10 +88,20 @@ pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -
     if listed.items.is_empty() && matches!(output, Output::Table | Output::Wide) {
         let place =
             if matches!(args.rows, Rows::Pods | Rows::Workloads) { cluster.place() } else { "the cluster".to_owned() };
-        seen.not_seen.insert(0, format!("nothing holds GPU memory in {place}"));
+        let is_there = match &cluster.namespace {
+            Some(namespace) if matches!(args.rows, Rows::Pods | Rows::Workloads) => cluster.has(namespace).await,
+            _ => true,
+        };
+        is_blind |= !is_there;
+        let what = if is_there { "nothing holds GPU memory in" } else { "there is no" };
+        seen.not_seen.insert(0, format!("{what} {place}"));
         listed.rows.clear();
     }
-    let code = if args.fail_on.is_some_and(|level| worst >= level) { NO } else { FINE };
+    let code = match args.fail_on {
+        Some(level) if worst >= level => NO,
+        Some(_) if is_blind => FAILED,
+        _ => FINE,
+    };
     let text = match output {
         Output::Table => listed.narrow(style),
         Output::Wide => table(&listed.titles, &listed.rows, style.of(output)),
@@ -93,6 +109,9 @@ pub async fn run(cluster: &Cluster, args: &Args, output: Output, style: Style) -
         Output::Json | Output::Yaml => document(&envelope(listed.kind, &listed.items, &seen.not_seen), output),
     };
     // A script reads notSeen; a person reads the lines beside the table.
-    let notes = if matches!(output, Output::Json | Output::Yaml) { Vec::new() } else { seen.not_seen };
+    let mut notes = if matches!(output, Output::Json | Output::Yaml) { Vec::new() } else { seen.not_seen };
+    if code == FAILED {
+        notes.push("--fail-on could not be answered: there is no forecast of anything".to_owned());
+    }
     Ok(Shown { text, notes, code })
 }

@@ -271,8 +271,44 @@ fn a_recording_that_is_none_is_refused_with_its_line() {
     }
     let (_, error, code) = gpumem(&["replay", &file]);
     assert!(code == 0 && error.contains("no capacity is known"), "{code} {error}");
-    let (text, _, _) = gpumem(&["replay", "--summary", &file]);
-    assert_eq!(text, "nothing was judged\n", "no alarm would be taken for all is well");
+    let (text, error, code) = gpumem(&["replay", "--summary", &file]);
+    assert_eq!((text.as_str(), code), ("nothing was judged\n", 1), "no alarm would be taken for all is well");
+    assert!(error.contains("no capacity is known"), "{error}");
+}
+
+#[test]
+fn what_was_never_judged_is_said_with_why_and_is_no_all_is_well() {
+    let folder = Folder::new();
+    let path = folder.0.join("short.csv");
+    let (file, head) = (path.display().to_string(), "t_s,container,used_mib,capacity_mib\n");
+    let plugin = env!("CARGO_BIN_EXE_kubectl-gpumem");
+    let rows = |from: u32, until: u32, name: &str| -> String {
+        let row = |t_s: u32| format!("{t_s},{name},{},24576\n", (t_s * 58).min(24_576));
+        (from..=until).step_by(5).map(row).collect::<Vec<_>>().concat()
+    };
+    for (text, says) in [
+        (
+            rows(0, 420, "train"),
+            "container train was never judged: warming up the whole time (it needs 10m, the recording has 7m)",
+        ),
+        (rows(0, 0, "train"), "container train was never judged: 1 sample so far"),
+        (String::new(), "the recording has no sample"),
+    ] {
+        std::fs::write(&path, format!("{head}{text}")).unwrap();
+        let (text, error, code) = gpumem(&["replay", "--summary", &file]);
+        assert_eq!((text.as_str(), code), ("nothing was judged\n", 1), "{error}");
+        assert!(error.contains(says), "{says}: {error}");
+        for verb in ["test", "simulate"] {
+            let line = ["policy", verb, "-f", "deploy/examples/enforce-training.yaml", "--trace", &file];
+            let (text, error, code) = sh(plugin, &line);
+            assert!(code == 1 && error.contains("judged: "), "{verb}: {code} {text}{error}");
+        }
+    }
+    let flat: Vec<String> = (0..3600).step_by(5).map(|t_s| format!("{t_s},side,900,24576\n")).collect();
+    std::fs::write(&path, format!("{head}{}{}", flat.concat(), rows(3600, 3900, "late"))).unwrap();
+    let (text, error, code) = gpumem(&["replay", "--summary", &file]);
+    assert_eq!((text.as_str(), code), ("no alarm would have been raised of what was judged\n", 0), "{error}");
+    assert!(error.contains("container late was never judged"), "{error}");
 }
 
 #[test]
@@ -342,6 +378,8 @@ fn a_demo_is_coloured_where_it_is_wanted_and_refuses_a_speed_that_is_none() {
     let plugin = env!("CARGO_BIN_EXE_kubectl-gpumem");
     assert!(sh(plugin, &["demo", "--color", "always"]).0.contains("\u{1b}[31mHigh"));
     assert!(!sh(plugin, &["demo", "--color", "never"]).0.contains('\u{1b}'));
+    let (_, error, code) = sh(plugin, &["demo", "--seed", "x"]);
+    assert!(code == 2 && error.contains("give a whole number"), "{error}");
     for speed in ["0", "-3", "fast", "1e9", "NaN"] {
         let (text, error, code) = sh(plugin, &["demo", "--speed", speed]);
         assert!(code == 2 && text.is_empty() && !error.is_empty(), "{speed}: {code} {error}");

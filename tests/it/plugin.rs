@@ -301,10 +301,78 @@ async fn an_empty_cluster_is_no_error() {
 }
 
 #[tokio::test]
+async fn a_namespace_that_is_none_is_said_to_be_that() {
+    let mut world = World::healthy();
+    let list = gpumem::api::view::ContainerList { containers: Vec::new(), ..containers() };
+    world.live(&list, &nodes());
+    assert_eq!(show(&world, "top -n nosuch").await, "gpumem: there is no namespace nosuch\n[exit 0]\n");
+    assert_eq!(ask(&world, "top -n nosuch --fail-on high").await.unwrap().code, 1, "a gate does not pass a slip");
+    world.refuse(403, "/api/v1/namespaces/nosuch");
+    let refused = show(&world, "top -n nosuch").await;
+    assert_eq!(refused, "gpumem: nothing holds GPU memory in namespace nosuch\n[exit 0]\n");
+}
+
+#[tokio::test]
+async fn equal_gpus_stand_by_node_and_index() {
+    let mut world = World::healthy();
+    let mut seen = nodes();
+    seen.nodes.reverse();
+    let device = seen.nodes[1].devices[0].clone();
+    let more = [2, 1].map(|gpu| gpumem::api::view::DeviceView { gpu, device: format!("GPU-{gpu}"), ..device.clone() });
+    seen.nodes[1].devices.extend(more);
+    world.live(&gpumem::api::view::ContainerList { containers: Vec::new(), ..containers() }, &seen);
+    let text = ask(&world, "top gpus -o csv").await.unwrap().text;
+    let places: Vec<String> =
+        text.lines().skip(1).map(|line| line.split(',').take(2).collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(places, ["node-a 0", "node-a 1", "node-a 2", "node-b 0"]);
+}
+
+#[tokio::test]
+async fn a_token_that_is_not_accepted_is_no_missing_right() {
+    let mut world = World::healthy();
+    world.refuse(401, "/");
+    for line in ["top", "doctor", "pause", "explain pod/train-6f9-x2k"] {
+        let said = ask(&world, line).await.unwrap_err().line();
+        assert!(said.contains("does not accept your credentials; log in again"), "{line}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn a_pause_over_a_pause_keeps_its_reason_unless_a_new_one_is_given() {
+    let mut world = World::healthy();
+    let paused = serde_json::json!({"metadata": {"name": "gpumem-ledger"}, "data": {"pause": "night shift, Ann"}});
+    world.set(&ledger_path(), &paused);
+    let text = show(&world, "pause").await;
+    assert!(text.starts_with("paused already") && text.contains("Ann"), "{text}");
+    assert!(world.written.lock().unwrap().is_empty(), "nothing is written over it");
+    let text = show(&world, "pause --reason upgrade").await;
+    assert!(text.contains("(reason: night shift, Ann); the reason is now: upgrade"), "{text}");
+    assert_eq!(world.written.lock().unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn fail_on_gives_an_exit_code_for_ci() {
     let world = World::healthy();
     assert_eq!(ask(&world, "top pods -A --fail-on high").await.unwrap().code, 3);
     assert_eq!(ask(&world, "top pods -A --fail-on critical").await.unwrap().code, 0);
+}
+
+#[tokio::test]
+async fn fail_on_does_not_pass_where_nothing_is_known_and_passes_an_empty_cluster() {
+    use gpumem::api::view::{ContainerList, Level};
+    let mut world = World::healthy();
+    let (mut seen, mut silent) = (containers(), nodes());
+    seen.containers.iter_mut().for_each(|view| view.level = Level::Unknown);
+    world.live(&seen, &silent);
+    let shown = ask(&world, "top -A --fail-on high -o json").await.unwrap();
+    assert!(shown.code == 1 && shown.notes.concat().contains("--fail-on could not be answered"), "{:?}", shown.notes);
+    assert_eq!(ask(&world, "top -A").await.unwrap().code, 0, "only a gate needs an answer");
+    let none = ContainerList { containers: Vec::new(), ..containers() };
+    world.live(&none, &silent);
+    assert_eq!(ask(&world, "top -A --fail-on high").await.unwrap().code, 0);
+    silent.nodes.iter_mut().for_each(|node| node.report_age_seconds = 240.0);
+    world.live(&none, &silent);
+    assert_eq!(ask(&world, "top -A --fail-on high").await.unwrap().code, 1);
 }
 
 #[tokio::test]
@@ -339,6 +407,22 @@ async fn doctor_names_what_is_broken_and_what_to_do() {
     world.review(false);
     world.refuse(404, "/customresourcedefinitions/gpumemoryprofiles.gpumem.dev");
     golden("doctor-broken", &show(&world, "doctor").await);
+}
+
+#[tokio::test]
+async fn doctor_does_not_say_of_limits_that_were_not_tried_that_they_hold() {
+    let mut world = World::healthy();
+    let mut seen = nodes();
+    let detail = "nvml-cgroup (simulated), not tried: no cgroup could be made for it";
+    seen.nodes[0].limits = Some(AbilityView { works: true, detail: detail.into() });
+    world.live(&containers(), &seen);
+    let text = show(&world, "doctor -o wide").await;
+    assert!(
+        text.contains("look    limits      whether memory limits hold is not known on node-a: nvml-cgroup"),
+        "{text}"
+    );
+    assert!(!text.contains("memory limits hold on"), "{text}");
+    assert!(text.ends_with("[exit 0]\n"), "{text}");
 }
 
 #[tokio::test]

@@ -47,6 +47,7 @@ impl World {
             let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");
             world.set(&path, &serde_json::to_value(&definition).unwrap());
         }
+        world.set("/api/v1/namespaces/team-a", &json!({"metadata": {"name": "team-a"}}));
         world.review(true);
         world.set_pods("controller", &[(CONTROLLER, "", true), (REPLICA, "", true)]);
         world.set_pods("agent", &[("agent-a", "node-a", true), ("agent-b", "node-b", true)]);
@@ -71,6 +72,19 @@ impl World {
     /// The answer to a path.
     pub fn get(&self, path: &str) -> Value {
         serde_json::from_str(&self.answers[path].1).unwrap()
+    }
+
+    /// Notes on the policies when their statuses were written, as an API server does.
+    pub fn status_written(&mut self, time: &str) {
+        for path in ["namespaces/team-a/gpumemorypolicies", "gpumemorypolicies"] {
+            let path = format!("/apis/gpumem.dev/v1alpha1/{path}");
+            let mut list = self.get(&path);
+            list["items"][0]["metadata"]["managedFields"] = json!([
+                {"manager": "kubectl", "operation": "Apply", "time": "2026-11-29T12:00:00Z"},
+                {"manager": "gpumem", "operation": "Apply", "subresource": "status", "time": time},
+            ]);
+            self.set(&path, &list);
+        }
     }
 
     /// Refuses every path with this in it.
@@ -118,7 +132,8 @@ impl World {
             async move { Ok::<_, Infallible>(world.answer(request).await) }
         });
         let client = kube::Client::new(service, "team-a");
-        Cluster { client, namespace: namespace.map(str::to_owned), operator: None }
+        let clock = || "2026-11-29T12:00:04Z".parse().unwrap();
+        Cluster { client, namespace: namespace.map(str::to_owned), operator: None, clock, server: "a test".to_owned() }
     }
 
     async fn answer(&self, request: http::Request<Body>) -> http::Response<Body> {

@@ -60,6 +60,47 @@ async fn without_a_controller_statuses_are_shown_and_the_rest_says_where_to_look
     }
     for command in ["top pods", "explain pod/train-6f9-x2k"] {
         assert!(of(&sheet, command).contains("train-6f9-x2k"), "{command} shows what the statuses know");
+        assert!(flat(of(&sheet, command)).contains("of unknown age"), "{command} claims nothing of now");
+    }
+}
+
+#[tokio::test]
+async fn statuses_that_nobody_writes_show_their_age_and_are_unknown_after_a_minute() {
+    let mut world = World::healthy();
+    world.set_pods("controller", &[]);
+    let deployment = json!({"metadata": {"name": "gpumem-controller", "namespace": "gpumem-system"},
+        "spec": {"replicas": 0, "selector": {}, "template": {}}});
+    world.set("/apis/apps/v1/deployments", &crate::plugin_api::list(&[deployment]));
+    for (written, level, age) in [("11:59:44", "High", "20s"), ("11:57:04", "Unknown", "3m")] {
+        world.status_written(&format!("2026-11-29T{written}Z"));
+        let table = flat(&screen(&ask(&world, "top pods -o wide").await.unwrap()));
+        assert!(table.contains("Deployment gpumem-system/gpumem-controller has no ready replica"), "{table}");
+        assert!(table.contains("scale deployment gpumem-controller --replicas=1"), "{table}");
+        assert!(table.contains(&format!("last written {age} ago")), "{table}");
+        let json: serde_json::Value =
+            serde_json::from_str(&ask(&world, "top pods -o json").await.unwrap().text).unwrap();
+        let item = &json["items"][0];
+        assert_eq!(item["level"], level, "{item}");
+        assert_eq!(
+            item["reason"],
+            format!("as of {age} ago High, out of memory 13m later: grows 20 MiB/s over the last 12 min")
+        );
+        for field in ["secondsToOom", "class", "device", "gpu", "model", "node", "podUID"] {
+            assert!(item.get(field).is_none(), "{field} is not known: {item}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn whoever_may_not_ask_a_living_controller_sees_its_statuses_with_their_age() {
+    let mut world = World::healthy();
+    world.refuse(403, "/proxy/");
+    for (written, level) in [("11:54:04", "High"), ("11:00:00", "Unknown")] {
+        world.status_written(&format!("2026-11-29T{written}Z"));
+        let text = ask(&world, "top pods -o json").await.unwrap().text;
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["items"][0]["level"], level, "a time to OOM that is long over is none: {text}");
+        assert!(text.contains(", last written "), "{text}");
     }
 }
 
@@ -78,6 +119,9 @@ async fn without_any_right_each_command_names_the_right_that_it_needs() {
         assert!(text.contains("ask for the right to") || text.contains("ask an administrator"), "{command}: {text}");
     }
     assert!(of(&sheet, "doctor").contains("ok      api"), "what can be seen is shown");
+    for command in ["doctor", "version"] {
+        assert!(of(&sheet, command).contains("[exit 1]"), "{command} could not find out");
+    }
 }
 
 #[tokio::test]
@@ -174,5 +218,29 @@ fn a_context_that_is_none_is_an_error_of_every_command_with_the_way_to_list_them
         assert!(error.contains("no way to a cluster") && error.contains("kubectl config get-contexts"), "{error}");
         let text = String::from_utf8(output.stdout).unwrap();
         assert_eq!(text.is_empty(), command != "version", "{command}: {text}");
+    }
+}
+
+#[test]
+fn an_api_server_that_does_not_answer_is_named_with_its_context() {
+    let folder = crate::support::Folder::new();
+    let file = folder.0.join("config");
+    // A port that was free a moment ago.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: away\nclusters: [{{name: c, cluster: {{server: \"http://127.0.0.1:{port}\"}}}}]\n\
+         contexts: [{{name: away, context: {{cluster: c, user: u}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    for command in COMMANDS {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_kubectl-gpumem"))
+            .args(command.split(' '))
+            .arg("--kubeconfig")
+            .arg(&file)
+            .output()
+            .unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command}: {error}");
+        assert!(error.contains(&format!("http://127.0.0.1:{port}/, context away")), "{command}: {error}");
     }
 }

@@ -101,7 +101,7 @@ fn pods_narrow_it_and_nothing_left_is_said() {
     let file = folder.0.join("recording.json").display().to_string();
     let (text, notes, code) = simulate(&folder.0, &["--prometheus", &file, "--pods", "nobody-*"]);
     assert!(
-        code == 0 && text.contains("0 alarms") && notes.contains("nothing in the recording is governed"),
+        code == 1 && text.contains("0 alarms") && notes.contains("nothing in the recording is governed"),
         "{notes}"
     );
     let (text, ..) = simulate(&folder.0, &["--prometheus", &file, "--pods", "tune-*"]);

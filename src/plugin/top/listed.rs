@@ -87,8 +87,17 @@ pub(super) fn pods(seen: &Seen, all: bool) -> Listed {
             "policy",
             "reason",
         ],
-        items: seen.containers.iter().filter_map(|view| serde_json::to_value(view).ok()).collect(),
+        items: seen.containers.iter().filter_map(known).collect(),
     }
+}
+
+/// A container as programs read it. What a status does not know is left out, since an absent field is not known: an empty
+/// name would be one, and 0 an index.
+fn known(view: &ContainerView) -> Option<Value> {
+    let mut item = serde_json::to_value(view).ok()?;
+    let fields = item.as_object_mut()?;
+    fields.retain(|name, value| value != "" && (name != "gpu" || !view.device.is_empty()));
+    Some(item)
 }
 
 /// What is summed up over several containers.
@@ -278,7 +287,10 @@ pub(super) fn by_gpu(nodes: &NodeList, seen: &Seen, sort: Sort) -> Listed {
     let sums = sums(&seen.containers, |view| view.device.as_str());
     let nothing = Sum::default();
     let devices = nodes.nodes.iter().flat_map(|node| node.devices.iter().map(move |device| (node, device)));
-    let lines = devices.map(|(node, device)| {
+    let mut devices: Vec<_> = devices.collect();
+    // Equal lines stay in this order, so that a watched screen stands still.
+    devices.sort_by_key(|(node, device)| (&node.node, device.gpu, &device.device));
+    let lines = devices.into_iter().map(|(node, device)| {
         let sum = sums.get(device.device.as_str()).unwrap_or(&nothing);
         let shown = match (device.used_bytes, device.capacity_bytes) {
             (Some(used), Some(capacity)) => {
