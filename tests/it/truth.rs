@@ -23,7 +23,7 @@ use gpumem_engine::series::{Point, Segment};
 use gpumem_engine::usage::Attribution;
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, Controller, NODE};
+use crate::cluster::{Cluster, Controller, NODE, owner};
 
 mod limited;
 mod misfit;
@@ -130,6 +130,25 @@ fn hook(pod: &PodReport, ooms: u32) -> HookReport {
 fn reported(cluster: &mut Cluster, name: &str) -> PodReport {
     cluster.report(name, 0.05);
     cluster.reports.iter().find(|report| report.pod.name == name).unwrap().pod.clone()
+}
+
+/// A cluster with the Job `tune`.
+fn with_job() -> Cluster {
+    let cluster = Cluster::new();
+    cluster.world().put(
+        "batch",
+        "jobs",
+        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"namespace": "ml", "name": "tune", "uid": "job-tune"},
+            "spec": {"template": {}}}),
+    );
+    cluster
+}
+
+/// A pod of the Job, and how it ended.
+fn attempt_of_job(cluster: &mut Cluster, name: &str, message: &str) -> (PodReport, EndReport) {
+    cluster.pod(name, "tune", owner("batch/v1", "Job", "tune", "job-tune"), 0);
+    let pod = reported(cluster, name);
+    (pod, EndReport { is_current: true, ..end(cluster, 1, "Error", message) })
 }
 
 fn end(cluster: &Cluster, exit_code: i32, reason: &str, message: &str) -> EndReport {

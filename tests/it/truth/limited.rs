@@ -3,26 +3,17 @@
 use gpumem::api::usage::PodReport;
 use serde_json::json;
 
-use super::{Agent, MESSAGE, end, reported, status};
-use crate::cluster::{Cluster, Controller, owner};
+use super::{Agent, MESSAGE, attempt_of_job, status, with_job};
+use crate::cluster::{Cluster, Controller};
 
 /// Three attempts of a Job, each of which dies at `gib` while a growth limit holds it to `limit`.
 async fn attempts(limit: Option<u64>, gib: u64, message: &str) -> Cluster {
-    let mut cluster = Cluster::new();
-    cluster.world().put(
-        "batch",
-        "jobs",
-        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"namespace": "ml", "name": "tune", "uid": "job-tune"},
-            "spec": {"template": {}}}),
-    );
+    let mut cluster = with_job();
     cluster.policy("limiting", "tune", |spec| spec["mode"] = json!("Observe"));
     let mut controller = Controller::start(&cluster, "c1");
     for attempt in 0..3 {
         let name = format!("tune-{attempt}");
-        cluster.pod(&name, "tune", owner("batch/v1", "Job", "tune", "job-tune"), 0);
-        let pod = reported(&mut cluster, &name);
-        let mut end = end(&cluster, 1, "Error", message);
-        end.is_current = true;
+        let (pod, end) = attempt_of_job(&mut cluster, &name, message);
         let mut agent = Agent::new(&cluster);
         agent.limit = limit;
         let instant = cluster.now().instant;

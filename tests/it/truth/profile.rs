@@ -6,26 +6,17 @@ use gpumem::controller::profile::expiry::{Swept, show, sweep};
 use gpumem_engine::pacing::Stamp;
 use serde_json::{Value, json};
 
-use super::{MESSAGE, end, ended, metrics, reported, status, value};
-use crate::cluster::{Cluster, Controller, owner};
+use super::{MESSAGE, attempt_of_job, end, ended, metrics, reported, status, value, with_job};
+use crate::cluster::{Cluster, Controller};
 
 #[tokio::test]
 async fn the_third_oom_of_a_job_at_one_peak_is_told_before_the_fourth() {
-    let mut cluster = Cluster::new();
-    cluster.world().put(
-        "batch",
-        "jobs",
-        json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"namespace": "ml", "name": "tune", "uid": "job-tune"},
-            "spec": {"template": {}}}),
-    );
+    let mut cluster = with_job();
     cluster.policy("p", "tune", |spec| spec["mode"] = json!("Observe"));
     let mut controller = Controller::start(&cluster, "c1");
     for attempt in 0..3 {
         let name = format!("tune-{attempt}");
-        cluster.pod(&name, "tune", owner("batch/v1", "Job", "tune", "job-tune"), 0);
-        let pod = reported(&mut cluster, &name);
-        let mut end = end(&cluster, 1, "Error", MESSAGE);
-        end.is_current = true;
+        let (pod, end) = attempt_of_job(&mut cluster, &name, MESSAGE);
         ended(&cluster, &controller, &pod, &end);
         cluster.reports.clear();
         controller.rounds(&mut cluster, 60).await;
